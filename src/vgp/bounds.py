@@ -1,0 +1,278 @@
+"""The bounds: numbers made from a target's log p and a family's terms. All are lower bounds, maximised.
+
+`bound(target, family, key, n)` gives n values whose mean estimates the bound. Families come in two kinds,
+exact and hierarchical (`families/base.py`); a bound that does not apply to a family raises `TypeError`.
+"""
+
+import abc
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpyro.distributions as dist
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, Float, PRNGKeyArray
+from numpyro.distributions.kl import kl_divergence
+
+from .families.base import (
+    AbstractExact,
+    AbstractFamily,
+    AbstractHierarchical,
+    AbstractView,
+    Latent,
+    frozen,
+)
+from .gradients import AbstractGradient, Pathwise, StickingTheLanding, scale_gradient
+from .target import Target
+
+
+class AbstractBound(eqx.Module):
+    """A lower bound on log p(x). To add one, subclass and give `__call__`."""
+
+    @abc.abstractmethod
+    def __call__(
+        self,
+        target: Target,
+        family: AbstractFamily,
+        key: PRNGKeyArray,
+        n: int,
+        gradient: AbstractGradient = Pathwise(),
+    ) -> Float[Array, " n"]:
+        """n independent values; their mean estimates the bound, its gradient by `gradient`."""
+
+
+# ---------------------------------------------------------------- log q(z), from above and from below
+
+
+def _log_weights(view: AbstractView, z, y, samples, posterior, first) -> Float[Array, "k n"]:
+    # log q(z, y_k) − log r(y_k | z) for y_0 = y and the inner samples: rows of one product.
+    latents = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), y, samples)
+    return view.log_joint(z, latents) - jnp.concatenate([first[None], posterior.log_prob(samples)])
+
+
+def log_q_upper(
+    view: AbstractView,
+    z: Float[Array, "n d"],
+    y: Latent,
+    key: PRNGKeyArray,
+    inner: int,
+    gradient: AbstractGradient = Pathwise(),
+    factor: Float[Array, " n"] | float = 1.0,
+) -> Float[Array, " n"]:
+    """log 1/(K+1) Σ_{k=0..K} q(z, y_k) / r(y_k | z), with y_0 = y the one that generated z.
+
+    Its mean is an upper bound on log q(z), exact as K → ∞ (Sobolev & Vetrov 2019); K = 0 is the paper's.
+    `factor` multiplies the reweighed path through the inner samples; outer samples need it.
+    """
+    density = frozen(view) if gradient.freezes else view
+    posterior = view.posterior(z)
+    first = posterior.log_prob(y)
+    if inner == 0:
+        return density.log_joint(z, y) - first
+    samples = posterior.sample(key, (inner,))
+    if gradient.reweighs:
+        # The same numbers twice, once for the weights and once for the gradient: compiled, they are one.
+        settled = _log_weights(density, z, y, samples, posterior, first)
+        weights = jax.lax.stop_gradient(jax.nn.softmax(settled, axis=0)[1:])
+        samples, posterior = scale_gradient(samples, factor * weights), frozen(posterior)
+    log_weights = _log_weights(density, z, y, samples, posterior, first)
+    return logsumexp(log_weights, axis=0) - jnp.log(inner + 1)
+
+
+class LogQ(NamedTuple):
+    """Estimates of log q(z): from above, from below, and the paper's (K = 0, from above)."""
+
+    upper: Float[Array, " n"]
+    lower: Float[Array, " n"]
+    single: Float[Array, " n"]
+
+
+def log_q_sandwich(view: AbstractView, z, y: Latent, key: PRNGKeyArray, inner: int) -> LogQ:
+    """Both sides from one set of inner samples: with the y that generated z, and without it."""
+    posterior = view.posterior(z)
+    samples = posterior.sample(key, (inner,))
+    log_weights = _log_weights(view, z, y, samples, posterior, posterior.log_prob(y))
+    upper = logsumexp(log_weights, axis=0) - jnp.log(inner + 1)
+    lower = logsumexp(log_weights[1:], axis=0) - jnp.log(inner)
+    return LogQ(upper, lower, log_weights[0])
+
+
+def draw(view: AbstractView, key: PRNGKeyArray, n: int) -> tuple[Float[Array, "n d"], Latent, dist.Distribution]:
+    """z, the latent y that generated it, and q(z | y)."""
+    latent_key, key = jr.split(key)
+    y = view.sample_latent(latent_key, n)
+    conditional = view.conditional(y)
+    return conditional.sample(key), y, conditional
+
+
+# ---------------------------------------------------------------- the bounds
+
+
+class Importance(AbstractBound):
+    """The importance-weighted hierarchical bound.
+
+    `inner=K` samples of r tighten log q(z); `outer=M` draws of z tighten log p(x), as in an IWAE; K = 0
+    and M = 1 is `Collapsed` where f can be integrated out. With `split` the part with a closed form given
+    the latent is used in closed form — KL(q(z|ξ) ‖ p(z)) if the target has a Gaussian prior, else the
+    entropy of q(z|ξ) — and only the ratio in ξ is sampled; by default, where there is such a prior.
+    `collapse=False` keeps f in the latent even where it could be integrated out.
+    """
+
+    inner: int = eqx.field(static=True, default=16)
+    outer: int = eqx.field(static=True, default=1)
+    split: bool | None = eqx.field(static=True, default=None)
+    collapse: bool = eqx.field(static=True, default=True)
+
+    def __check_init__(self):
+        if self.inner < 0 or self.outer < 1:
+            raise ValueError(f"Importance needs inner >= 0 and outer >= 1, got {self.inner} and {self.outer}.")
+        if self.split and self.outer > 1:
+            raise ValueError("split=True needs outer=1: an average inside a logarithm has no closed-form part.")
+
+    def __call__(self, target, family, key, n, gradient=Pathwise()):
+        if self.outer > 1 and isinstance(gradient, StickingTheLanding):
+            raise TypeError("StickingTheLanding is biased with outer > 1; use DoublyReparameterised().")
+        if isinstance(family, AbstractExact):
+            return self._exact(target, family, key, n, gradient)
+        view = _hierarchical(family, "Importance").view(collapse=self.collapse)
+        key, inner_key = jr.split(key)
+        z, y, conditional = draw(view, key, n * self.outer)
+        if self.outer > 1:
+            return self._outer(target, view, z, y, inner_key, gradient)
+        log_q = log_q_upper(view, z, y, inner_key, self.inner, gradient)
+        gaussian = _gaussian_prior(target) is not None
+        if self.split is True or (self.split is None and gaussian):
+            density = frozen(view) if gradient.freezes else view
+            ratio = log_q - density.conditional(y).log_prob(z)
+            if gaussian:
+                return target.log_likelihoods(z) - kl_divergence(conditional, target.prior) - ratio
+            return target.log_probs(z) + conditional.entropy() - ratio
+        return target.log_probs(z) - log_q
+
+    def _outer(self, target, view, z, y, key, gradient):
+        log_p = target.log_probs(z)
+        if not gradient.reweighs:
+            log_q = log_q_upper(view, z, y, key, self.inner, gradient)
+            return _log_mean(log_p - log_q, self.outer)
+        # The path through z carries W̃², with r held fixed; the parameters of r carry W̃, and the path
+        # through their inner samples W̃ (2 − W̃) w̃².
+        path = log_p - log_q_upper(frozen(view), z, y, key, self.inner)
+        shares = _shares(path, self.outer)
+        z, y = jax.lax.stop_gradient((z, y))
+        auxiliary = -log_q_upper(view, z, y, key, self.inner, gradient, factor=2 - shares)
+        return _with_gradient(path, shares**2 * path + shares * auxiliary, self.outer)
+
+    def _exact(self, target, family, key, n, gradient):
+        z, score = family.draw(key, n * self.outer)
+        density = frozen(family) if gradient.freezes else family
+        log_ratio = target.log_probs(z) - density.log_prob(z)
+        if self.outer > 1:
+            if score is not None:
+                raise TypeError(f"{type(family).__name__} is not reparameterised, so it needs outer=1.")
+            if gradient.reweighs:
+                return _with_gradient(log_ratio, _shares(log_ratio, self.outer) ** 2 * log_ratio, self.outer)
+            return _log_mean(log_ratio, self.outer)
+        if score is None:
+            return log_ratio
+        return log_ratio + jax.lax.stop_gradient(log_ratio) * (score - jax.lax.stop_gradient(score))
+
+
+class Collapsed(AbstractBound):
+    """f integrated out, one ξ: log p(z) − log q(z|ξ) − log q(ξ) + log r(ξ|z)."""
+
+    split: bool | None = eqx.field(static=True, default=None)
+
+    def __call__(self, target, family, key, n, gradient=Pathwise()):
+        _hierarchical(family, "Collapsed")
+        return Importance(inner=0, split=self.split)(target, family, key, n, gradient)
+
+
+class General(AbstractBound):
+    """Eq. `general_vgp_bound`: log p(x, z) − log q(z|f) − KL(q(f|ξ) ‖ r(f|ξ,z)) − log q(ξ) + log r(ξ|z).
+
+    As printed, the KL integrates a second, independent f: a valid bound, looser than the sampled ratio
+    (`Importance(inner=0, collapse=False)`) and much looser than `Collapsed`.
+    """
+
+    def __call__(self, target, family, key, n, gradient=Pathwise()):
+        _refuse(gradient, "General")
+        z, conditional, penalty = _mapped(family, key, n, "General")
+        return target.log_probs(z) - conditional.log_prob(z) - penalty
+
+
+class Analytic(AbstractBound):
+    """Eq. `variational_objective`: log p(x|z) − KL(q(z|f) ‖ p(z)) − KL(q(f|ξ) ‖ r(f|ξ,z)) − log q(ξ) + log r(ξ|z).
+
+    Both divergences in closed form, with the Gaussian KL the right way round. Needs a target with a
+    Normal prior.
+    """
+
+    def __call__(self, target, family, key, n, gradient=Pathwise()):
+        _refuse(gradient, "Analytic")
+        if _gaussian_prior(target) is None:
+            raise TypeError(
+                "Analytic needs a target with a Normal prior, for KL(q(z|f) ‖ p(z)) in closed form; "
+                "pass vgp.target(..., prior=numpyro.distributions.Normal(0, 1)) or use vgp.bounds.General()."
+            )
+        z, conditional, penalty = _mapped(family, key, n, "Analytic")
+        return target.log_likelihoods(z) - kl_divergence(conditional, target.prior) - penalty
+
+
+def _mapped(family, key, n, name):
+    # One draw through (ξ, f), q(z|f), and the two penalties of the printed objective.
+    view = _hierarchical(family, name).view(collapse=False)
+    z, (xi, _), conditional = draw(view, key, n)
+    posterior = view.posterior(z)
+    prior = view.mapping(xi)
+    r = posterior.mapping(xi)
+    kl_f = jnp.zeros(n) if r is prior else gaussian_kl(prior, r)
+    standard = dist.Normal(0.0, 1.0).log_prob(xi).sum(-1)
+    return z, conditional, kl_f + standard - posterior.latent.log_prob(xi)
+
+
+def gaussian_kl(first: dist.Distribution, second: dist.Distribution) -> Float[Array, " n"]:
+    """KL(N₁ ‖ N₂), N₁ factorised and N₂ factorised or with full covariance."""
+    if isinstance(second, dist.MultivariateNormal):
+        normal = first.base_dist
+        shape = jnp.broadcast_shapes(first.batch_shape, second.batch_shape)
+        factor = jnp.broadcast_to(second.scale_tril, (*shape, *second.scale_tril.shape[-2:]))
+        first = dist.MultivariateNormal(normal.loc, scale_tril=jax.vmap(jnp.diag)(normal.scale))
+        second = dist.MultivariateNormal(jnp.broadcast_to(second.loc, normal.loc.shape), scale_tril=factor)
+    return kl_divergence(first, second)
+
+
+def _hierarchical(family, name) -> AbstractHierarchical:
+    if not isinstance(family, AbstractHierarchical):
+        raise TypeError(
+            f"{name} needs a family with an auxiliary model, got {type(family).__name__}, whose density is "
+            "exact; use vgp.bounds.Importance()."
+        )
+    return family
+
+
+def _refuse(gradient, name):
+    if not isinstance(gradient, Pathwise):
+        raise TypeError(f"{name} goes with vgp.gradients.Pathwise(), got {type(gradient).__name__}.")
+
+
+def _gaussian_prior(target) -> dist.Distribution | None:
+    prior = target.prior
+    base = prior.base_dist if isinstance(prior, dist.Independent) else prior
+    return prior if isinstance(base, dist.Normal) else None
+
+
+def _shares(log_ratio, outer):
+    # The weights W̃ of the outer draws within each group, held constant.
+    return jax.lax.stop_gradient(jax.nn.softmax(log_ratio.reshape(outer, -1), axis=0).reshape(-1))
+
+
+def _log_mean(log_ratio, outer):
+    return logsumexp(log_ratio.reshape(outer, -1), axis=0) - jnp.log(outer)
+
+
+def _with_gradient(log_ratio, surrogate, outer):
+    # The value of the outer average, with the gradient of the surrogate's sum.
+    total = surrogate.reshape(outer, -1).sum(0)
+    return jax.lax.stop_gradient(_log_mean(log_ratio, outer) - total) + total

@@ -1,0 +1,56 @@
+"""A normalizing flow as a family, through flowjax (`pip install "vgp[flows]"`). Exact."""
+
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+from jaxtyping import PRNGKeyArray
+
+from .base import AbstractExact
+
+
+class Flow(AbstractExact):
+    """A flowjax flow from a standard normal: `kind` is "iaf", "bnaf", "planar" or "spline".
+
+    Drawn by the flow's quick direction, so that every gradient is pathwise.
+    """
+
+    dim: int = eqx.field(static=True)
+    distribution: Any
+
+    def __init__(self, dim: int, kind: Literal["iaf", "bnaf", "planar", "spline"] = "iaf", *, key: PRNGKeyArray):
+        try:
+            import flowjax.distributions as fd
+            import flowjax.flows as ff
+            from flowjax.bijections import RationalQuadraticSpline
+        except ImportError as error:
+            raise ImportError("vgp.families.Flow needs flowjax; install it with: pip install 'vgp[flows]'") from error
+        import jax.numpy as jnp
+
+        base = fd.Normal(jnp.zeros(dim))
+        if kind == "iaf":
+            flow = ff.masked_autoregressive_flow(key, base_dist=base, invert=False, flow_layers=3)
+        elif kind == "bnaf":
+            flow = ff.block_neural_autoregressive_flow(key, base_dist=base, invert=False)
+        elif kind == "planar":
+            flow = ff.planar_flow(key, base_dist=base, invert=False)
+        elif kind == "spline":
+            spline = RationalQuadraticSpline(knots=8, interval=6.0)
+            flow = ff.masked_autoregressive_flow(key, base_dist=base, transformer=spline, invert=False, flow_layers=3)
+        else:
+            raise ValueError(f"Flow has the kinds 'iaf', 'bnaf', 'planar' and 'spline', got {kind!r}.")
+        self.dim, self.distribution = dim, flow
+
+    def _unwrapped(self):
+        import paramax
+
+        return paramax.unwrap(self.distribution)
+
+    def draw(self, key, n):
+        return self._unwrapped().sample(key, (n,)), None
+
+    def sample(self, key, n):
+        return self.draw(key, n)[0]
+
+    def log_prob(self, z):
+        return jax.vmap(self._unwrapped().log_prob)(z)

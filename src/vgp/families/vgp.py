@@ -1,0 +1,199 @@
+"""The variational Gaussian process (eq. `vgp`)."""
+
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpyro.distributions as dist
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..auxiliary import AbstractAuxiliary, Residual
+from ..gp import ARD, AbstractKernel, Conditioner
+from ..meanfield import AbstractMeanField, Normal
+from .base import AbstractHierarchical, AbstractView
+
+
+class VGP(AbstractHierarchical):
+    """The variational Gaussian process, a variational family over `dim` real variables.
+
+    A draw takes three steps:
+
+    1. a latent input ξ ~ N(0, I) in `latent_dim` dimensions;
+    2. f(ξ) from a Gaussian process conditioned on the variational data D = {(s, t)},
+       f = m(ξ) + A(ξ) t + √v(ξ) ε with fresh noise ε;
+    3. z ~ q(z | f(ξ)), the mean-field, then shifted by `loc` and scaled by `scale` (the whitening).
+
+    **Main arguments:** `dim`; `num_data`, the number m of variational pairs (0 is the Gaussian process
+    prior); `latent_dim`, by default `dim`; `key`.
+
+    **Other arguments:** `inputs`, the (m, c) starting values of s; `kernel`, by default `ARD` with a small
+    variance and weights 1/c; `mean`, "affine" (m(ξ) = B ξ) or "zero" (the paper); `meanfield`, by default
+    `Normal` with a learned scale; `auxiliary`, by default `Residual`; `loc` and `scale`, the whitening.
+    `loc` is learned, `scale` is not.
+    """
+
+    dim: int = eqx.field(static=True)
+    latent_dim: int = eqx.field(static=True)
+    kernel: AbstractKernel
+    inputs: Float[Array, "m c"]
+    outputs: Float[Array, "m p"]
+    linear: Float[Array, "p c"] | None
+    meanfield: AbstractMeanField
+    auxiliary: AbstractAuxiliary
+    loc: Float[Array, " d"]
+    scale: Float[Array, " d"]
+
+    def __init__(
+        self,
+        dim: int,
+        num_data: int = 64,
+        latent_dim: int | None = None,
+        *,
+        inputs: Float[Array, "m c"] | None = None,
+        kernel: AbstractKernel | None = None,
+        mean: Literal["affine", "zero"] = "affine",
+        meanfield: AbstractMeanField | None = None,
+        auxiliary: AbstractAuxiliary | None = None,
+        loc: Float[Array, " d"] | None = None,
+        scale: Float[Array, " d"] | None = None,
+        key: PRNGKeyArray,
+    ):
+        c = dim if latent_dim is None else latent_dim
+        inputs_key, auxiliary_key = jr.split(key)
+        self.dim, self.latent_dim = dim, c
+        self.kernel = ARD(0.05, jnp.full(c, 1.0 / c)) if kernel is None else kernel
+        self.inputs = 1.5 * jr.normal(inputs_key, (num_data, c)) if inputs is None else jnp.asarray(inputs)
+        self.meanfield = Normal(dim, initial=0.5) if meanfield is None else meanfield
+        p = self.meanfield.blocks * dim
+        self.outputs = jnp.zeros((self.inputs.shape[0], p))
+        self.linear = jnp.eye(p, c).at[dim:].set(0.0) if mean == "affine" else None
+        self.loc = jnp.zeros(dim) if loc is None else jnp.asarray(loc, float)
+        self.scale = jnp.ones(dim) if scale is None else jnp.asarray(scale, float)
+        self.auxiliary = Residual(dim, c, key=auxiliary_key) if auxiliary is None else auxiliary
+        if auxiliary is None and self.linear is not None and isinstance(self.meanfield, Normal):
+            noise = jnp.sqrt(self.meanfield.scale(None) ** 2 + self.kernel.variance)
+            self.auxiliary = self.auxiliary.started(self.linear[:dim], noise)
+
+    def view(self, collapse: bool = True) -> "AbstractView":
+        conditioner = Conditioner(self.kernel, self.inputs)
+        process = Process(self, conditioner, conditioner.weigh(self.outputs))
+        return Collapsed(process) if collapse else Extended(process)
+
+    def sample(self, key, n):
+        view = self.view()
+        latent_key, key = jr.split(key)
+        return view.conditional(view.sample_latent(latent_key, n)).sample(key)
+
+
+class Process(eqx.Module):
+    """A VGP with its variational data conditioned on: one Cholesky factor for all that follows."""
+
+    family: VGP
+    conditioner: Conditioner
+    alpha: Float[Array, "m p"]
+
+    def warp(self, xi: Float[Array, "*k c"]):
+        """Mean (…, d) and variance (…, 1) of f(ξ), and the drive of the mean-field's further blocks."""
+        family = self.family
+        rows = xi.reshape(-1, family.latent_dim)
+        mean, variance = self.conditioner(rows, self.alpha)
+        if family.linear is not None:
+            mean = mean + rows @ family.linear.T
+        mean = mean.reshape(*xi.shape[:-1], -1)
+        blocks = jnp.split(mean, family.meanfield.blocks, axis=-1)
+        return blocks[0], variance.reshape(*xi.shape[:-1], 1), blocks[1] if len(blocks) > 1 else None
+
+    def unwhiten(self, q: dist.Distribution) -> dist.Distribution:
+        """The distribution of loc + scale z for a factorised Normal z."""
+        normal = q.base_dist
+        scale = jax.lax.stop_gradient(self.family.scale)
+        return dist.Normal(self.family.loc + scale * normal.loc, scale * normal.scale).to_event(1)
+
+    def residual(self, z: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        """e = (z − loc) / scale, what the auxiliary model sees."""
+        return (z - self.family.loc) / jax.lax.stop_gradient(self.family.scale)
+
+    def mapping(self, mean: Float[Array, "*k d"], variance: Float[Array, "*k 1"]) -> dist.Distribution:
+        """q(f | ξ). A variance of exactly zero becomes a sliver, whose gradient is zero and not infinite."""
+        some = variance > 0
+        scale = jnp.where(some, jnp.sqrt(jnp.where(some, variance, 1.0)), 1e-6)
+        return dist.Normal(mean, jnp.broadcast_to(scale, mean.shape)).to_event(1)
+
+    def latent(self, key, n) -> Float[Array, "n c"]:
+        """ξ ~ N(0, I)."""
+        return jr.normal(key, (n, self.family.latent_dim), self.family.loc.dtype)
+
+
+def _standard_normal(xi):
+    return dist.Normal(jnp.zeros((), xi.dtype), 1.0).log_prob(xi).sum(-1)
+
+
+class Collapsed(AbstractView):
+    """f integrated out: q(z | ξ) = N(m(ξ) + A(ξ)t, v(ξ) + s²) for a Normal mean-field. The latent is ξ."""
+
+    process: Process
+
+    def sample_latent(self, key, n):
+        return self.process.latent(key, n)
+
+    def log_latent(self, y):
+        return _standard_normal(y)
+
+    def conditional(self, y):
+        mean, variance, drive = self.process.warp(y)
+        return self.process.unwhiten(self.process.family.meanfield.integrated(mean, variance, drive))
+
+    def posterior(self, z):
+        return self.process.family.auxiliary.latent(self.process.residual(z))
+
+
+class Extended(AbstractView):
+    """f kept: the latent is the pair (ξ, f), f in whitened units. For mean-fields that do not integrate."""
+
+    process: Process
+
+    def sample_latent(self, key, n):
+        xi_key, f_key = jr.split(key)
+        xi = self.process.latent(xi_key, n)
+        return xi, self.mapping(xi).sample(f_key)
+
+    def mapping(self, xi: Float[Array, "*k c"]) -> dist.Distribution:
+        """q(f | ξ)."""
+        mean, variance, _ = self.process.warp(xi)
+        return self.process.mapping(mean, variance)
+
+    def log_latent(self, y):
+        xi, f = y
+        return _standard_normal(xi) + self.mapping(xi).log_prob(f)
+
+    def conditional(self, y):
+        xi, f = y
+        _, _, drive = self.process.warp(xi)
+        return self.process.unwhiten(self.process.family.meanfield.given(f, drive))
+
+    def posterior(self, z):
+        e = self.process.residual(z)
+        return ExtendedPosterior(self, e, self.process.family.auxiliary.latent(e))
+
+
+class ExtendedPosterior(eqx.Module):
+    """r(ξ | z) r(f | ξ, z)."""
+
+    view: Extended
+    e: Float[Array, "n d"]
+    latent: dist.Distribution
+
+    def mapping(self, xi: Float[Array, "*k n c"]) -> dist.Distribution:
+        """r(f | ξ, z)."""
+        return self.view.process.family.auxiliary.mapping(self.e, xi, self.view.mapping(xi))
+
+    def sample(self, key, shape=()):
+        xi_key, f_key = jr.split(key)
+        xi = self.latent.sample(xi_key, shape)
+        return xi, self.mapping(xi).sample(f_key)
+
+    def log_prob(self, y):
+        xi, f = y
+        return self.latent.log_prob(xi) + self.mapping(xi).log_prob(f)

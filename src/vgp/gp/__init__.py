@@ -1,0 +1,11 @@
+"""Gaussian process algebra: kernels, the conditioner, and the one place where jitter lives."""
+
+from .conditioner import Conditioner as Conditioner
+from .kernels import (
+    ARD as ARD,
+    AbstractKernel as AbstractKernel,
+    Linear as Linear,
+    Matern12 as Matern12,
+    Matern32 as Matern32,
+    Matern52 as Matern52,
+)

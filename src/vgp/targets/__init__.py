@@ -1,0 +1,3 @@
+"""Ways to say what the posterior is."""
+
+from .function import FunctionTarget as FunctionTarget, target as target

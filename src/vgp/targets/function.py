@@ -1,0 +1,134 @@
+"""A target from a log density: any pytree of values, with numpyro constraints per leaf."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpyro.distributions as dist
+from jax.tree_util import keystr, tree_flatten_with_path
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from numpyro.distributions import biject_to, constraints as constraint
+from numpyro.distributions.transforms import IdentityTransform, Transform
+
+from ..target import Target, Values
+
+
+def target(
+    log_density: Callable[..., Any],
+    example: PyTree,
+    constraints: PyTree = None,
+    prior: dist.Distribution | None = None,
+    data: PyTree = None,
+) -> "FunctionTarget":
+    """A target from a function.
+
+    **Main arguments:** `log_density`, of the *constrained* values, a scalar; `example`, a pytree that
+    gives names, shapes and dtypes only: it is not a start and need not lie in the support.
+
+    **Other arguments:** `constraints`, a pytree prefix of `example` whose leaves are numpyro constraints,
+    or None for the real line; the log-Jacobian is added here. `prior`, a numpyro distribution of the flat
+    unconstrained values: `log_density` is then log p(x | z) alone. `data`, arrays with a leading axis N:
+    `log_density(z, batch)` is then summed over a batch, and scaled by N / batch size in this one place.
+    """
+    paths, treedef = tree_flatten_with_path(example)
+    if not paths:
+        raise ValueError("The example has no values in it; pass a pytree of floating-point arrays or numbers.")
+    for path, leaf in paths:
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise TypeError(
+                f"The example must hold floating-point values, got {jnp.result_type(leaf)} at "
+                f"'example{keystr(path)}'; write it as a float, or leave discrete variables out."
+            )
+    is_leaf = _is_constraint
+    spread = jax.tree.map(lambda c, part: jax.tree.map(lambda _: c or constraint.real, part), constraints, example, is_leaf=is_leaf)
+    transforms = tuple(_bijection(c) for c in jax.tree.leaves(spread, is_leaf=is_leaf))
+    shapes = tuple(jnp.shape(leaf) for _, leaf in paths)
+    sizes = tuple(math.prod(t.inverse_shape(s)) for t, s in zip(transforms, shapes, strict=True))
+    dim = sum(sizes)
+    if prior is not None:
+        if prior.event_dim == 0:
+            prior = prior.expand((dim,)).to_event(1)
+        if prior.shape() != (dim,):
+            raise ValueError(f"The prior must cover {dim} values, got one of shape {prior.shape()}.")
+    if data is not None:
+        data = jax.tree.map(jnp.asarray, data)
+        lengths = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(data)}
+        if len(lengths) != 1 or None in lengths:
+            raise ValueError(f"Every array in data needs the same leading axis, got lengths {sorted(map(str, lengths))}.")
+    made = FunctionTarget(dim, log_density, treedef, shapes, transforms, prior, data)
+    out = jax.eval_shape(made.density, jax.eval_shape(made.constrain, jnp.zeros(dim)))
+    if getattr(out, "shape", None) != ():
+        shape = getattr(out, "shape", type(out).__name__)
+        raise ValueError(f"The log density must return a scalar, got {shape}; sum it over its axes.")
+    return made
+
+
+class FunctionTarget(Target):
+    """What `vgp.target` returns."""
+
+    dim: int = eqx.field(static=True)
+    log_density: Callable[..., Any] = eqx.field(static=True)
+    treedef: Any = eqx.field(static=True)
+    shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    transforms: tuple[Transform, ...]
+    prior: dist.Distribution | None = None
+    data: PyTree = None
+    multiplier: float | Float[Array, ""] = 1.0
+
+    @property
+    def num_data(self) -> int | None:
+        """The length N of the data's leading axis, if there is data."""
+        return None if self.data is None else jax.tree.leaves(self.data)[0].shape[0]
+
+    def minibatch(self, key: PRNGKeyArray, size: int) -> "FunctionTarget":
+        """The same target on a random batch of the data, scaled so that its log density is unbiased."""
+        total = self.num_data
+        rows = jr.choice(key, total, (size,), replace=False)
+        batch = jax.tree.map(lambda leaf: leaf[rows], self.data)
+        return eqx.tree_at(lambda t: (t.data, t.multiplier), self, (batch, total / size))
+
+    def density(self, z: Values) -> Float[Array, ""]:
+        """The user's log density of constrained values, scaled if the data is a batch."""
+        if self.data is None:
+            return self.log_density(z)
+        return self.multiplier * self.log_density(z, self.data)
+
+    def _leaves(self, u):
+        start = 0
+        for shape, transform in zip(self.shapes, self.transforms, strict=True):
+            inner = transform.inverse_shape(shape)
+            size = math.prod(inner)
+            yield transform, u[start : start + size].reshape(inner)
+            start += size
+
+    def constrain(self, u):
+        return jax.tree.unflatten(self.treedef, [transform(x) for transform, x in self._leaves(u)])
+
+    def unconstrain(self, z):
+        leaves = self.treedef.flatten_up_to(z)
+        parts = [t.inv(jnp.asarray(x)).reshape(-1) for t, x in zip(self.transforms, leaves, strict=True)]
+        return jnp.concatenate(parts)
+
+    def log_likelihood(self, u):
+        leaves, log_jacobian = [], jnp.zeros((), u.dtype)
+        for transform, x in self._leaves(u):
+            y = transform(x)
+            leaves.append(y)
+            if not isinstance(transform, IdentityTransform):
+                log_jacobian += jnp.sum(transform.log_abs_det_jacobian(x, y))
+        return self.density(jax.tree.unflatten(self.treedef, leaves)) + log_jacobian
+
+
+def _is_constraint(node) -> bool:
+    return node is None or isinstance(node, constraint.Constraint)
+
+
+def _bijection(c: constraint.Constraint) -> Transform:
+    try:
+        return IdentityTransform() if c is constraint.real else biject_to(c)
+    except NotImplementedError as error:
+        raise ValueError(f"No transform to the real line is known for the constraint {c}.") from error

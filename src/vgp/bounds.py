@@ -99,12 +99,12 @@ def log_q_sandwich(view: AbstractView, z, y: Latent, key: PRNGKeyArray, inner: i
     return LogQ(upper, lower, log_weights[0])
 
 
-def draw(view: AbstractView, key: PRNGKeyArray, n: int) -> tuple[Float[Array, "n d"], Latent, dist.Distribution]:
-    """z, the latent y that generated it, and q(z | y)."""
-    latent_key, key = jr.split(key)
+def draw(view: AbstractView, key: PRNGKeyArray, n: int):
+    """z, the latent y that generated it, q(z | y), and a key for what follows."""
+    latent_key, z_key, key = jr.split(key, 3)
     y = view.sample_latent(latent_key, n)
     conditional = view.conditional(y)
-    return conditional.sample(key), y, conditional
+    return conditional.sample(z_key), y, conditional, key
 
 
 # ---------------------------------------------------------------- the bounds
@@ -137,8 +137,7 @@ class Importance(AbstractBound):
         if isinstance(family, AbstractExact):
             return self._exact(target, family, key, n, gradient)
         view = _hierarchical(family, "Importance").view(collapse=self.collapse)
-        key, inner_key = jr.split(key)
-        z, y, conditional = draw(view, key, n * self.outer)
+        z, y, conditional, inner_key = draw(view, key, n * self.outer)
         if self.outer > 1:
             return self._outer(target, view, z, y, inner_key, gradient)
         log_q = log_q_upper(view, z, y, inner_key, self.inner, gradient)
@@ -165,9 +164,8 @@ class Importance(AbstractBound):
         return _with_gradient(path, shares**2 * path + shares * auxiliary, self.outer)
 
     def _exact(self, target, family, key, n, gradient):
-        z, score = family.draw(key, n * self.outer)
-        density = frozen(family) if gradient.freezes else family
-        log_ratio = target.log_probs(z) - density.log_prob(z)
+        z, log_q, score = family.draw(key, n * self.outer)
+        log_ratio = target.log_probs(z) - (frozen(family).log_prob(z) if gradient.freezes else log_q)
         if self.outer > 1:
             if score is not None:
                 raise TypeError(f"{type(family).__name__} is not reparameterised, so it needs outer=1.")
@@ -223,7 +221,7 @@ class Analytic(AbstractBound):
 def _mapped(family, key, n, name):
     # One draw through (ξ, f), q(z|f), and the two penalties of the printed objective.
     view = _hierarchical(family, name).view(collapse=False)
-    z, (xi, _), conditional = draw(view, key, n)
+    z, (xi, _), conditional, _ = draw(view, key, n)
     posterior = view.posterior(z)
     prior = view.mapping(xi)
     r = posterior.mapping(xi)

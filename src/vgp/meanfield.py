@@ -12,6 +12,9 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
 
+REACH = 6.0  # a driven scale stays within e^±6 of its centre
+
+
 class AbstractMeanField(eqx.Module):
     """A factorised q(z | f). To add one, subclass and give:
 
@@ -37,8 +40,8 @@ class Normal(AbstractMeanField):
     """q(z_i | f_i) = N(f_i, s_i²).
 
     With `scale="learned"` s is one number per latent variable. With `scale="gp"` a second block of GP
-    outputs drives it, s_i(ξ) = s_i exp(mean of the block at ξ): the scale uses the process's *mean*, so
-    that f can still be integrated out exactly.
+    outputs g drives it, s_i(ξ) = s_i exp(b tanh(g_i(ξ) / b)) with b = 6, so that no scale can run away: it
+    uses the process's *mean*, and f can still be integrated out exactly.
     """
 
     log_scale: Float[Array, " d"]
@@ -54,7 +57,9 @@ class Normal(AbstractMeanField):
 
     def scale(self, drive: Float[Array, "n d"] | None) -> Float[Array, "..."]:
         """The standard deviation s, in whitened units."""
-        return jnp.exp(self.log_scale if drive is None else self.log_scale + drive)
+        if drive is None:
+            return jnp.exp(self.log_scale)
+        return jnp.exp(self.log_scale + REACH * jnp.tanh(drive / REACH))
 
     def given(self, f, drive):
         return dist.Normal(f, jnp.broadcast_to(self.scale(drive), f.shape)).to_event(1)

@@ -14,8 +14,8 @@ Values = Any  # the user's pytree of constrained values
 class Target(eqx.Module):
     """What is approximated: log p(u), up to a constant, for u a flat vector of `dim` real numbers.
 
-    To add a kind of target, subclass and give `dim`, `prior`, `log_likelihood(u)`, `constrain(u)` and
-    `unconstrain(z)`. Where there is no separate prior, `log_likelihood` is the whole log density.
+    To add a kind of target, subclass and give `dim`, `prior`, `log_likelihood(u)`, `constrain(u)`,
+    `unconstrain(z)` and `log_jacobian(u)`. Where there is no separate prior, `log_likelihood` is the whole log density.
     """
 
     dim: eqx.AbstractVar[int]
@@ -32,6 +32,10 @@ class Target(eqx.Module):
     @abc.abstractmethod
     def unconstrain(self, z: Values) -> Float[Array, " d"]:
         """The inverse of `constrain`."""
+
+    @abc.abstractmethod
+    def log_jacobian(self, u: Float[Array, " d"]) -> Float[Array, ""]:
+        """log |dz/du| of `constrain`."""
 
     def log_prob(self, u: Float[Array, " d"]) -> Float[Array, ""]:
         """log p(u)."""

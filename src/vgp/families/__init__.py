@@ -1,5 +1,12 @@
-"""Variational families."""
+"""Variational families, one file each; `base.py` says how to add one."""
 
-from .base import AbstractExact as AbstractExact, AbstractFamily as AbstractFamily
-from .base import AbstractHierarchical as AbstractHierarchical
+from .base import (
+    AbstractExact as AbstractExact,
+    AbstractFamily as AbstractFamily,
+    AbstractHierarchical as AbstractHierarchical,
+)
+from .factor import FactorAnalysis as FactorAnalysis
+from .flow import Flow as Flow
+from .gaussian import FullRank as FullRank, MeanField as MeanField
+from .mixture import Mixture as Mixture
 from .vgp import VGP as VGP

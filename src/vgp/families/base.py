@@ -1,7 +1,7 @@
 """What a variational family is, and how to add one."""
 
 import abc
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -27,18 +27,29 @@ class AbstractFamily(eqx.Module):
 
 
 class AbstractExact(AbstractFamily):
-    """A family with a density. Give `draw`, `log_prob` and `sample`."""
+    """A family with a density. Give `draw` and `log_prob`."""
 
     @abc.abstractmethod
-    def draw(self, key: PRNGKeyArray, n: int) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
-        """n draws, and the log-probability of whatever choices in them were not reparameterised.
+    def draw(self, key: PRNGKeyArray, n: int) -> "Draw": ...
 
-        The second part is zero for a fully reparameterised family; a bound uses its gradient only.
-        """
+    def sample(self, key, n):
+        return self.draw(key, n).z
 
     @abc.abstractmethod
     def log_prob(self, z: Float[Array, "n d"]) -> Float[Array, " n"]:
         """log q(z), exact."""
+
+
+class Draw(NamedTuple):
+    """n draws of an exact family: z, log q(z), and what of it a gradient cannot follow.
+
+    `score` is the log-probability of the choices in z that were not reparameterised, None where all are; a
+    bound uses its gradient only.
+    """
+
+    z: Float[Array, "n d"]
+    log_q: Float[Array, " n"]
+    score: Float[Array, " n"] | None = None
 
 
 class AbstractHierarchical(AbstractFamily):

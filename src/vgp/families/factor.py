@@ -6,7 +6,7 @@ import jax.random as jr
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .base import AbstractExact
+from .base import AbstractExact, Draw
 
 
 class FactorAnalysis(AbstractExact):
@@ -31,10 +31,8 @@ class FactorAnalysis(AbstractExact):
         xi_key, key = jr.split(key)
         xi = jr.normal(xi_key, (n, self.loadings.shape[0]), self.loc.dtype)
         noise = jnp.exp(self.log_scale) * jr.normal(key, (n, self.dim), self.loc.dtype)
-        return self.loc + xi @ self.loadings + noise, None
-
-    def sample(self, key, n):
-        return self.draw(key, n)[0]
+        z = self.loc + xi @ self.loadings + noise
+        return Draw(z, self.log_prob(z))
 
     def log_prob(self, z):
         variance = jnp.exp(2 * self.log_scale)

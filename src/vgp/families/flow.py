@@ -3,16 +3,16 @@
 from typing import Any, Literal
 
 import equinox as eqx
-import jax
 from jaxtyping import PRNGKeyArray
 
-from .base import AbstractExact
+from .base import AbstractExact, Draw
 
 
 class Flow(AbstractExact):
     """A flowjax flow from a standard normal: `kind` is "iaf", "bnaf", "planar" or "spline".
 
-    Drawn by the flow's quick direction, so that every gradient is pathwise.
+    Built so that drawing is its quick direction: bounds use the density that comes with a draw, and
+    `log_prob` of any other point has to invert the flow.
     """
 
     dim: int = eqx.field(static=True)
@@ -47,10 +47,7 @@ class Flow(AbstractExact):
         return paramax.unwrap(self.distribution)
 
     def draw(self, key, n):
-        return self._unwrapped().sample(key, (n,)), None
-
-    def sample(self, key, n):
-        return self.draw(key, n)[0]
+        return Draw(*self._unwrapped().sample_and_log_prob(key, (n,)))
 
     def log_prob(self, z):
-        return jax.vmap(self._unwrapped().log_prob)(z)
+        return self._unwrapped().log_prob(z)

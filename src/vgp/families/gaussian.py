@@ -6,7 +6,7 @@ import jax.random as jr
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .base import AbstractExact
+from .base import AbstractExact, Draw
 
 
 class MeanField(AbstractExact):
@@ -26,10 +26,8 @@ class MeanField(AbstractExact):
         return dist.Normal(self.loc, jnp.exp(self.log_scale)).to_event(1)
 
     def draw(self, key, n):
-        return self.distribution.sample(key, (n,)), None
-
-    def sample(self, key, n):
-        return self.draw(key, n)[0]
+        z = self.distribution.sample(key, (n,))
+        return Draw(z, self.log_prob(z))
 
     def log_prob(self, z):
         return self.distribution.log_prob(z)
@@ -54,10 +52,8 @@ class FullRank(AbstractExact):
         return jnp.tril(self.below, -1) + jnp.diag(jnp.exp(self.log_diagonal))
 
     def draw(self, key, n):
-        return self.loc + jr.normal(key, (n, self.dim), self.loc.dtype) @ self.factor.T, None
-
-    def sample(self, key, n):
-        return self.draw(key, n)[0]
+        z = self.loc + jr.normal(key, (n, self.dim), self.loc.dtype) @ self.factor.T
+        return Draw(z, self.log_prob(z))
 
     def log_prob(self, z):
         return dist.MultivariateNormal(self.loc, scale_tril=self.factor).log_prob(z)

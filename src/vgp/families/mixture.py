@@ -9,7 +9,7 @@ from jax.scipy.special import logsumexp
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .base import AbstractExact
+from .base import AbstractExact, Draw
 
 
 class Mixture(AbstractExact):
@@ -51,10 +51,8 @@ class Mixture(AbstractExact):
         xi_key, key = jr.split(key)
         cell = jax.lax.stop_gradient(self.nearest(jr.normal(xi_key, (n,), self.inputs.dtype)))
         noise = jr.normal(key, (n, self.dim), self.outputs.dtype)
-        return self.outputs[cell] + jnp.exp(self.log_scale[cell]) * noise, self.log_weights[cell]
-
-    def sample(self, key, n):
-        return self.draw(key, n)[0]
+        z = self.outputs[cell] + jnp.exp(self.log_scale[cell]) * noise
+        return Draw(z, self.log_prob(z), self.log_weights[cell])
 
     def log_prob(self, z):
         components = dist.Normal(self.outputs, jnp.exp(self.log_scale)).to_event(1)

@@ -15,6 +15,9 @@ from ..meanfield import AbstractMeanField, Normal
 from .base import AbstractHierarchical, AbstractView
 
 
+SPREAD = 2.0  # the variational inputs start wider than ξ ~ N(0, I), so that the warp is anchored in its tails
+
+
 class VGP(AbstractHierarchical):
     """The variational Gaussian process, a variational family over `dim` real variables.
 
@@ -28,17 +31,21 @@ class VGP(AbstractHierarchical):
     **Main arguments:** `dim`; `num_data`, the number m of variational pairs (0 is the Gaussian process
     prior); `latent_dim`, by default `dim`; `key`.
 
-    **Other arguments:** `inputs`, the (m, c) starting values of s; `kernel`, by default `ARD` with a small
+    **Other arguments:** `inputs` and `outputs`, starting values of s and t, by default spread normal draws
+    and zero; `kernel`, by default `ARD` with a small
     variance and weights 1/c; `mean`, "affine" (m(ξ) = B ξ) or "zero" (the paper); `meanfield`, by default
     `Normal` with a learned scale; `auxiliary`, by default `Residual`; `loc` and `scale`, the whitening.
     `loc` is learned, `scale` is not.
+
+    The outputs t are learned as u with t = L u, L the Cholesky factor of the inputs' kernel matrix: equally
+    sized steps in u are equally smooth changes of the warp, whatever the inputs' spacing.
     """
 
     dim: int = eqx.field(static=True)
     latent_dim: int = eqx.field(static=True)
     kernel: AbstractKernel
     inputs: Float[Array, "m c"]
-    outputs: Float[Array, "m p"]
+    whitened: Float[Array, "m p"]
     linear: Float[Array, "p c"] | None
     meanfield: AbstractMeanField
     auxiliary: AbstractAuxiliary
@@ -52,6 +59,7 @@ class VGP(AbstractHierarchical):
         latent_dim: int | None = None,
         *,
         inputs: Float[Array, "m c"] | None = None,
+        outputs: Float[Array, "m p"] | None = None,
         kernel: AbstractKernel | None = None,
         mean: Literal["affine", "zero"] = "affine",
         meanfield: AbstractMeanField | None = None,
@@ -61,13 +69,26 @@ class VGP(AbstractHierarchical):
         key: PRNGKeyArray,
     ):
         c = dim if latent_dim is None else latent_dim
+        for name, value, least in (("dim", dim, 1), ("num_data", num_data, 0), ("latent_dim", c, 1)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be a whole number, {least} or more, got {value!r}.")
+        if mean not in ("affine", "zero"):
+            raise ValueError(f"The mean function is 'affine' or 'zero', got {mean!r}.")
         inputs_key, auxiliary_key = jr.split(key)
         self.dim, self.latent_dim = dim, c
         self.kernel = ARD(0.05, jnp.full(c, 1.0 / c)) if kernel is None else kernel
-        self.inputs = 1.5 * jr.normal(inputs_key, (num_data, c)) if inputs is None else jnp.asarray(inputs)
+        self.inputs = SPREAD * jr.normal(inputs_key, (num_data, c)) if inputs is None else jnp.asarray(inputs, float)
+        if self.inputs.ndim != 2 or self.inputs.shape[1] != c:
+            raise ValueError(f"The inputs must be (num_data, {c}), got {self.inputs.shape}; set latent_dim to their width.")
         self.meanfield = Normal(dim, initial=0.5) if meanfield is None else meanfield
         p = self.meanfield.blocks * dim
-        self.outputs = jnp.zeros((self.inputs.shape[0], p))
+        m = self.inputs.shape[0]
+        if outputs is None:
+            self.whitened = jnp.zeros((m, p))
+        elif jnp.shape(outputs) == (m, p):
+            self.whitened = Conditioner(self.kernel, self.inputs).whitener @ jnp.asarray(outputs, float)
+        else:
+            raise ValueError(f"The outputs must be ({m}, {p}), one row per input, got {jnp.shape(outputs)}.")
         self.linear = jnp.eye(p, c).at[dim:].set(0.0) if mean == "affine" else None
         self.loc = jnp.zeros(dim) if loc is None else jnp.asarray(loc, float)
         self.scale = jnp.ones(dim) if scale is None else jnp.asarray(scale, float)
@@ -78,8 +99,19 @@ class VGP(AbstractHierarchical):
 
     def view(self, collapse: bool = True) -> "AbstractView":
         conditioner = Conditioner(self.kernel, self.inputs)
-        process = Process(self, conditioner, conditioner.weigh(self.outputs))
+        process = Process(self, conditioner, conditioner.weigh(self.whitened))
         return Collapsed(process) if collapse else Extended(process)
+
+    @property
+    def outputs(self) -> Float[Array, "m p"]:
+        """The variational outputs t, in whitened units and as residuals from the mean function."""
+        return Conditioner(self.kernel, self.inputs).factor @ self.whitened
+
+    @property
+    def effective_dim(self) -> Float[Array, ""]:
+        """How many latent dimensions the warp uses: (Σω)² / Σω² of the kernel's weights, between 1 and c."""
+        weights = self.kernel.relevance(self.latent_dim)
+        return jnp.sum(weights) ** 2 / jnp.maximum(jnp.sum(weights**2), jnp.finfo(weights.dtype).tiny)
 
     def sample(self, key, n):
         view = self.view()

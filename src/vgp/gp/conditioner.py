@@ -17,7 +17,8 @@ class Conditioner(eqx.Module):
 
     kernel: AbstractKernel
     inputs: Float[Array, "m c"]
-    whitener: Float[Array, "m m"]
+    factor: Float[Array, "m m"]  # L, with L Lᵀ = C_ss + jitter and C = K / σ²
+    whitener: Float[Array, "m m"]  # L⁻¹
     jitter: Float[Array, ""]
 
     def __init__(self, kernel: AbstractKernel, inputs: Float[Array, "m c"]):
@@ -25,14 +26,16 @@ class Conditioner(eqx.Module):
         self.inputs = inputs
         m = inputs.shape[0]
         if m == 0:
-            self.whitener, self.jitter = jnp.zeros((0, 0), inputs.dtype), jnp.zeros((), inputs.dtype)
+            self.factor = self.whitener = jnp.zeros((0, 0), inputs.dtype)
+            self.jitter = jnp.zeros((), inputs.dtype)
         else:
-            factor, self.jitter = cholesky(kernel.gram(inputs))
-            self.whitener = linalg.solve_triangular(factor, jnp.eye(m, dtype=factor.dtype), lower=True)
+            self.factor, self.jitter = cholesky(kernel.gram(inputs))
+            eye = jnp.eye(m, dtype=self.factor.dtype)
+            self.whitener = linalg.solve_triangular(self.factor, eye, lower=True)
 
-    def weigh(self, outputs: Float[Array, "m p"]) -> Float[Array, "m p"]:
-        """α = C_ss⁻¹ t with C = K / σ², so that the conditional mean is c(ξ, s) α: no solve per ξ."""
-        return self.whitener.T @ (self.whitener @ outputs)
+    def weigh(self, whitened: Float[Array, "m p"]) -> Float[Array, "m p"]:
+        """α = C_ss⁻¹ t for outputs t = L u, so that the conditional mean is c(ξ, s) α: no solve per ξ."""
+        return self.whitener.T @ whitened
 
     def __call__(
         self, xi: Float[Array, "n c"], alpha: Float[Array, "m p"]

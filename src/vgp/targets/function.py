@@ -113,14 +113,15 @@ class FunctionTarget(Target):
         parts = [t.inv(jnp.asarray(x)).reshape(-1) for t, x in zip(self.transforms, leaves, strict=True)]
         return jnp.concatenate(parts)
 
-    def log_likelihood(self, u):
-        leaves, log_jacobian = [], jnp.zeros((), u.dtype)
+    def log_jacobian(self, u):
+        total = jnp.zeros((), u.dtype)
         for transform, x in self._leaves(u):
-            y = transform(x)
-            leaves.append(y)
             if not isinstance(transform, IdentityTransform):
-                log_jacobian += jnp.sum(transform.log_abs_det_jacobian(x, y))
-        return self.density(jax.tree.unflatten(self.treedef, leaves)) + log_jacobian
+                total += jnp.sum(transform.log_abs_det_jacobian(x, transform(x)))
+        return total
+
+    def log_likelihood(self, u):
+        return self.density(self.constrain(u)) + self.log_jacobian(u)
 
 
 def _is_constraint(node) -> bool:

@@ -1,0 +1,305 @@
+"""`vgp.fit`: a target and a family in, a `Fit` out."""
+
+import os
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from . import loop, optimizers
+from .bounds import AbstractBound, Collapsed, Importance
+from .checkpoint import restore
+from .families import VGP, AbstractExact, AbstractFamily, Flow
+from .gradients import AbstractGradient, DoublyReparameterised, Pathwise, StickingTheLanding
+from .meanfield import Normal
+from .result import Fit, Settings, read_run
+from .target import Target
+from .targets import target as make_target
+
+STEPS = 10_000  # the most a default fit takes; the stopping rule usually ends it earlier
+
+
+class Assemble(eqx.Module):
+    """From parameters to a family. Named optimisers see one flat vector, which is quicker for small families;
+    an optimiser of the user's sees the family's own tree.
+    """
+
+    static: PyTree  # the family without its parameters
+    unravel: Callable[[Array], PyTree] | None = eqx.field(static=True)
+
+    def __call__(self, params: PyTree) -> AbstractFamily:
+        return eqx.combine(params if self.unravel is None else self.unravel(params), self.static)
+
+    @staticmethod
+    def taken_apart(family: AbstractFamily, flat: bool) -> tuple[PyTree, "Assemble"]:
+        """The parameters of a family, and the way back."""
+        params, static = eqx.partition(family, eqx.is_inexact_array)
+        params, unravel = ravel_pytree(params) if flat else (params, None)
+        return params, Assemble(static, unravel)
+
+
+class Step(eqx.Module):
+    """One pure step of a fit: draws, the bound and its gradient, the optimiser."""
+
+    target: Target
+    assemble: "Assemble"
+    settings: Settings
+    optimizer: optax.GradientTransformation
+
+    def bound(self, params: PyTree, key: PRNGKeyArray) -> Float[Array, ""]:
+        """The bound, averaged over this step's draws."""
+        settings, target, family = self.settings, self.target, self.assemble(params)
+        if settings.batch_size is not None:
+            key, batch_key = jr.split(key)
+            target = target.minibatch(batch_key, settings.batch_size)
+        return settings.bound(target, family, key, settings.draws, settings.gradient).mean()
+
+    def __call__(self, state: loop.State) -> tuple[loop.State, Float[Array, ""]]:
+        key = jr.fold_in(state.key, state.step)
+        value, gradient = jax.value_and_grad(self.bound)(state.params, key)
+        return loop.update(state, value, gradient, self.optimizer, self.settings.tail)
+
+
+class Restarts(eqx.Module):
+    """Several independent runs of one step, side by side."""
+
+    step: Step
+
+    def __call__(self, state: loop.State) -> tuple[loop.State, Float[Array, " restarts"]]:
+        return eqx.filter_vmap(self.step)(state)
+
+
+def fit(
+    target: Target | Callable[..., Any],
+    family: AbstractFamily | None = None,
+    *,
+    key: PRNGKeyArray,
+    example: PyTree = None,
+    constraints: PyTree = None,
+    bound: AbstractBound | None = None,
+    gradient: AbstractGradient | Literal["auto"] = "auto",
+    optimizer: str | optax.GradientTransformation | None = None,
+    steps: int | None = None,
+    draws: int = 64,
+    restarts: int = 1,
+    batch_size: int | None = None,
+    progress: bool = True,
+    checkpoint: str | os.PathLike | None = None,
+) -> Fit:
+    """Fits a variational family to a target by maximising a bound.
+
+    **Main arguments:** `target`, from `vgp.target`, or a log density with its `example` (and
+    `constraints`); `family`, by default a `VGP` whose Gaussian process also drives the scale; `key`, a
+    typed key, `jax.random.key(0)`.
+
+    **Other arguments:** `bound`, by default `Importance(inner=16)`; `gradient`, an estimator or "auto";
+    `optimizer`, "adam" (default, with a falling tail), "rmsprop" (the paper's, with its schedule) or any
+    optax optimiser, whose learning rate is then left alone; `steps`, the most that may be taken; `draws`
+    per step; `restarts`, run side by side, the best one kept and their disagreement reported;
+    `batch_size`, for a target with data; `progress`; `checkpoint`, a file that is written as the run goes
+    on and continued from, bit for bit, if it is there already.
+
+    Ctrl-C ends the run and returns what has been learned so far.
+    """
+    _check_key(key)
+    if not isinstance(target, Target):
+        if not callable(target):
+            raise TypeError(f"The target must come from vgp.target or be a log density, got {type(target).__name__}.")
+        if example is None:
+            raise TypeError("A log density needs an example of its argument: vgp.fit(log_density, example=..., key=key).")
+        target = make_target(target, example, constraints)
+    elif example is not None or constraints is not None:
+        raise TypeError("example and constraints go with a log density; a target has them already, so leave them out.")
+    for name, value in (("steps", steps), ("draws", draws), ("restarts", restarts), ("batch_size", batch_size)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}.")
+    total = getattr(target, "num_data", None)
+    if batch_size is not None and (total is None or batch_size > total):
+        held = "no data" if total is None else f"{total} rows of data"
+        raise ValueError(f"batch_size={batch_size} needs a target with that much data, and this one has {held}; pass vgp.target(..., data=...).")
+    family_key, start_key, key = jr.split(key, 3)
+    families = _starts(target, family, restarts, family_key)
+    settings = Settings(
+        bound=Importance() if bound is None else bound,
+        gradient=_gradient(gradient, bound, families[0]),
+        optimizer=optimizer if isinstance(optimizer, str) else ("adam" if optimizer is None else None),
+        draws=draws,
+        restarts=restarts,
+        batch_size=batch_size,
+        steps=STEPS if steps is None else steps,
+        tail=optimizer in (None, "adam"),
+    )
+    _check_start(target, families[0], start_key, settings)
+    return begin(target, families, settings, optimizer, key, progress, checkpoint)
+
+
+def begin(target, families, settings, optimizer, key, progress, checkpoint) -> Fit:
+    """Starts a run, or continues the one in the checkpoint."""
+    transformation = optimizers.named(optimizer)
+    state = _stacked(families, transformation, jr.split(key, len(families)), settings)
+    history, seconds = np.zeros((0, settings.restarts), np.float32), 0.0
+    if checkpoint is not None and os.path.exists(checkpoint):
+        state, history, seconds = read_run(checkpoint, families[0], state, settings)
+    return proceed(target, families[0], settings, transformation, state, history, seconds, progress, checkpoint)
+
+
+def _stacked(families, transformation, keys, settings) -> loop.State:
+    # The states of all restarts on a leading axis; of a single run, as it is.
+    flat = settings.optimizer is not None
+    starts = [
+        loop.init(Assemble.taken_apart(family, flat)[0], transformation, key, settings.steps)
+        for family, key in zip(families, keys, strict=True)
+    ]
+    return starts[0] if len(starts) == 1 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
+
+
+def proceed(target, family, settings, transformation, state, history, seconds, progress, checkpoint) -> Fit:
+    """Runs the loop from a state to its end, and wraps up the result."""
+    assemble = Assemble.taken_apart(family, settings.optimizer is not None)[1]
+    step = Step(target, assemble, settings, transformation)
+    started = time.monotonic() - seconds
+
+    def result(state, history, ending) -> Fit:
+        return Fit.make(target, assemble, settings, state, history, ending, time.monotonic() - started)
+
+    def save(state, history):
+        try:
+            result(state, history, "interrupted").save(checkpoint)
+        except OSError as error:
+            warnings.warn(f"The checkpoint '{checkpoint}' could not be written ({error}); the run goes on.", stacklevel=2)
+
+    outcome = loop.run(
+        step if settings.restarts == 1 else Restarts(step),
+        state,
+        history,
+        restarts=settings.restarts,
+        tail=settings.tail,
+        progress=progress,
+        save=save if checkpoint is not None else None,
+    )
+    made = result(*outcome)
+    if outcome.ending == "diverged":
+        made = made.because(_culprit(step, made.family, outcome.state, settings))
+    if checkpoint is not None and outcome.ending != "interrupted":
+        try:
+            made.save(checkpoint)
+        except OSError as error:
+            warnings.warn(f"The result could not be written to '{checkpoint}' ({error}).", stacklevel=2)
+    return made
+
+
+def _starts(target, family, restarts, key) -> list[AbstractFamily]:
+    if family is None:
+        return [
+            VGP(target.dim, meanfield=Normal(target.dim, "gp", 0.5), key=k) for k in jr.split(key, restarts)
+        ]
+    if not isinstance(family, AbstractFamily):
+        raise TypeError(f"The family must be one of vgp's, such as vgp.VGP(target.dim, key=key), got {type(family).__name__}.")
+    if family.dim != target.dim:
+        raise ValueError(
+            f"The family has {family.dim} dimensions and the target {target.dim}; build it with vgp.VGP(target.dim, ...)."
+        )
+    return [family, *(_perturbed(family, k) for k in jr.split(key, restarts - 1))]
+
+
+def _perturbed(family, key):
+    # Each array moves by a tenth of its own size, so that what is exactly zero stays a special case.
+    leaves, treedef = jax.tree.flatten(family)
+    keys = jr.split(key, len(leaves))
+
+    def move(leaf, k):
+        if not eqx.is_inexact_array(leaf) or leaf.size == 0:
+            return leaf
+        return leaf + 0.1 * jnp.sqrt(jnp.mean(leaf**2)) * jr.normal(k, leaf.shape, leaf.dtype)
+
+    return jax.tree.unflatten(treedef, [move(leaf, k) for leaf, k in zip(leaves, keys, strict=True)])
+
+
+def _gradient(gradient, bound, family) -> AbstractGradient:
+    if isinstance(gradient, AbstractGradient):
+        return gradient
+    if gradient != "auto":
+        raise TypeError(f"gradient must be 'auto' or one of vgp.gradients, got {gradient!r}.")
+    if bound is not None and not isinstance(bound, (Importance, Collapsed)):
+        return Pathwise()
+    if isinstance(family, Flow):
+        return Pathwise()
+    outer, inner = getattr(bound, "outer", 1), getattr(bound, "inner", 16 if bound is None else 0)
+    if outer > 1 or (inner > 0 and not isinstance(family, AbstractExact)):
+        return DoublyReparameterised()
+    return StickingTheLanding()
+
+
+def _check_key(key):
+    if not (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ()):
+        got = f"{key.dtype}{list(key.shape)}" if isinstance(key, (jax.Array, np.ndarray)) else type(key).__name__
+        raise TypeError(f"key must be one typed key, got {got}; write jax.random.key(0), not jax.random.PRNGKey(0).")
+
+
+def _check_start(target, family, key, settings):
+    jax.eval_shape(lambda k: settings.bound(target, family, k, settings.draws, settings.gradient), key)
+    z = family.sample(key, settings.draws)
+    log_p = np.asarray(target.log_probs(z))
+    if not np.isfinite(log_p).any():
+        raise ValueError(
+            f"The log density is not finite at any of {len(log_p)} starting points, for example {log_p[0]} at "
+            f"{_shown(target, z[0])}; check it there, or the constraints."
+        )
+
+
+def _shown(target, u) -> str:
+    values = jax.tree.map(lambda x: np.round(np.asarray(x), 3).tolist(), target.constrain(u))
+    text = str(values)
+    return text if len(text) < 200 else text[:200] + "…"
+
+
+def _culprit(step: Step, family, state, settings) -> str:
+    # What was not finite: the log density at a point, or the gradient of a parameter.
+    key = state.key if settings.restarts == 1 else state.key[int(np.argmax(state.streak))]
+    z = family.sample(key, 4 * settings.draws)
+    log_p = np.asarray(step.target.log_probs(z))
+    bad = np.flatnonzero(~np.isfinite(log_p))
+    if bad.size:
+        return f"the log density is {log_p[bad[0]]} at {_shown(step.target, z[bad[0]])}"
+    slope = np.asarray(jax.vmap(jax.grad(step.target.log_prob))(z))
+    bad = np.flatnonzero(~np.isfinite(slope).all(axis=1))
+    if bad.size:
+        return f"the gradient of the log density is not finite at {_shown(step.target, z[bad[0]])}"
+    params, static = eqx.partition(family, eqx.is_inexact_array)
+    step = eqx.tree_at(lambda s: s.assemble, step, Assemble(static, None))
+    gradient = jax.grad(lambda p: step.bound(p, key))(params)
+    for path, leaf in jax.tree_util.tree_flatten_with_path(gradient)[0]:
+        if not bool(jnp.all(jnp.isfinite(leaf))):
+            return f"the gradient of the parameter 'family{jax.tree_util.keystr(path)}' is not finite"
+    return "the bound is not finite now and then"
+
+
+def resume(fitted: Fit, steps, optimizer, progress, checkpoint) -> Fit:
+    """`Fit.resume`: see there."""
+    settings = fitted.settings
+    if fitted.target is None:
+        raise ValueError("A fit loaded without its target cannot go on; use vgp.load(path, target).resume().")
+    if settings.optimizer is None and optimizer is None:
+        raise ValueError("This fit was made with an optimiser of your own; pass it again: resume(optimizer=...).")
+    transformation = optimizers.named(settings.optimizer if optimizer is None else optimizer)
+    state = fitted.state
+    if state is None:
+        keys = [jr.key(0, impl=fitted.key_impl)] * settings.restarts
+        like = _stacked([fitted.family] * settings.restarts, transformation, keys, settings)
+        state = restore(like, fitted._arrays, "state")
+    if steps is not None:
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise ValueError(f"steps must be a whole number, 1 or more, got {steps!r}.")
+        state = loop.extend(state, steps)
+    return proceed(
+        fitted.target, fitted.family, settings, transformation, state, fitted.histories, fitted.seconds, progress, checkpoint
+    )

@@ -1,0 +1,244 @@
+"""The one training loop: chunks of a pure step on the device; on the host, between chunks, progress,
+stopping, the NaN policy, checkpoints and Ctrl-C.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+
+from .progress import Bar
+from .stopping import Plateau
+
+TAIL = 0.6  # the share of a run in which the learning rate falls to zero
+LONGEST_STREAK = 100  # steps in a row that may be skipped before the run counts as diverged
+CHUNK = 250  # steps a chunk may hold; the host also aims at half a second
+
+
+class State(eqx.Module):
+    """Everything a run is: saved and restored whole, it continues bit for bit."""
+
+    params: PyTree
+    optimizer: PyTree
+    key: PRNGKeyArray  # of the whole run; a step folds its number in
+    step: Int[Array, "..."]
+    tail_from: Int[Array, "..."]  # the learning rate falls from this step on,
+    tail_steps: Int[Array, "..."]  # over this many; then the run ends
+    settled: Bool[Array, "..."]  # did the stopping rule start the tail?
+    skipped: Int[Array, "..."]  # steps left out because something was not finite,
+    streak: Int[Array, "..."]  # and how many of them in a row, just now
+
+
+def init(params: PyTree, optimizer: optax.GradientTransformation, key: PRNGKeyArray, steps: int) -> State:
+    """The state before the first step of a run of at most `steps`."""
+    tail = int(TAIL * steps)
+    zero = jnp.zeros((), jnp.int32)
+    return State(
+        params=params,
+        optimizer=optimizer.init(params),
+        key=key,
+        step=zero,
+        tail_from=zero + (steps - tail),
+        tail_steps=zero + tail,
+        settled=jnp.zeros((), bool),
+        skipped=zero,
+        streak=zero,
+    )
+
+
+def extend(state: State, steps: int) -> State:
+    """The same state with a run of `steps` more ahead of it, its tail at the end of those."""
+    tail = int(TAIL * steps)
+    return eqx.tree_at(
+        lambda s: (s.tail_from, s.tail_steps, s.settled, s.streak),
+        state,
+        (
+            state.step + (steps - tail),
+            jnp.full_like(state.tail_steps, tail),
+            jnp.zeros_like(state.settled),
+            jnp.zeros_like(state.streak),
+        ),
+    )
+
+
+def update(
+    state: State,
+    value: Float[Array, ""],
+    gradient: PyTree,
+    optimizer: optax.GradientTransformation,
+    tail: bool = True,
+) -> tuple[State, Float[Array, ""]]:
+    """One guarded step of the optimiser, which ascends. A value or gradient that is not finite changes nothing but the count."""
+    updates, moved = optimizer.update(jax.tree.map(jnp.negative, gradient), state.optimizer, state.params)
+    if tail:
+        along = jnp.clip((state.step - state.tail_from) / jnp.maximum(state.tail_steps, 1), 0.0, 1.0)
+        rate = 0.5 * (1 + jnp.cos(jnp.pi * along))
+        updates = jax.tree.map(lambda u: (rate * u).astype(u.dtype), updates)
+    params = optax.apply_updates(state.params, updates)
+    finite = jnp.isfinite(value)
+    for leaf in jax.tree.leaves((gradient, updates)):
+        finite &= jnp.all(jnp.isfinite(leaf))
+    params, moved = jax.tree.map(
+        lambda new, old: jnp.where(finite, new, old), (params, moved), (state.params, state.optimizer)
+    )
+    new = State(
+        params=params,
+        optimizer=moved,
+        key=state.key,
+        step=state.step + 1,
+        tail_from=state.tail_from,
+        tail_steps=state.tail_steps,
+        settled=state.settled,
+        skipped=state.skipped + ~finite,
+        streak=jnp.where(finite, 0, state.streak + 1),
+    )
+    return new, jnp.where(finite, value, jnp.nan)
+
+
+Step = Callable[[State], tuple[State, Float[Array, "..."]]]
+
+
+def _chunk(constant, state, count):
+    # `count` is an array, so that chunks of any length share one compilation.
+    step, restarts = constant
+
+    def body(i, carry):
+        state, values = carry
+        state, value = step(state)
+        return state, values.at[i].set(value)
+
+    values = jnp.full((CHUNK, restarts), jnp.nan)
+    return jax.lax.fori_loop(0, count, body, (state, values))
+
+
+# A small step on the CPU is many small operations, and sharing each of them out among threads costs more than
+# it saves: half as much again on an idle machine, twenty times as much on a busy one.
+_advance = eqx.filter_jit(_chunk, donate="all-except-first")
+_advance_alone = eqx.filter_jit(
+    _chunk, donate="all-except-first", compiler_options={"xla_cpu_multi_thread_eigen": False}
+)
+SMALL = 100_000  # parameters up to which a step counts as small
+
+
+class Outcome(NamedTuple):
+    """How a run ended: the state, the bound per step (steps, restarts), and the name of the ending."""
+
+    state: State
+    history: np.ndarray
+    ending: str
+
+
+def run(
+    step: Step,
+    state: State,
+    history: np.ndarray,
+    *,
+    restarts: int = 1,
+    rule: Plateau | None = Plateau(),
+    tail: bool = True,
+    progress: bool = True,
+    save: Callable[[State, np.ndarray], None] | None = None,
+    save_every: float = 30.0,
+) -> Outcome:
+    """Runs `step` until the run's end, the stopping rule, divergence or Ctrl-C.
+
+    `save` is called at most every `save_every` seconds, and once at the end. Decisions fall at multiples of
+    the rule's `every`, never at moments that depend on the clock, so that a resumed run makes the same ones.
+    """
+    every = rule.every if rule else CHUNK
+    state = jax.tree.map(_own, state)
+    small = sum(leaf.size for leaf in jax.tree.leaves(state.params)) <= SMALL
+    advance = _advance_alone if small and jax.default_backend() == "cpu" else _advance
+    pieces, size, saved = [history], 16, time.monotonic()
+    at = lambda name: int(np.max(getattr(state, name)))  # noqa: E731
+    done, end = at("step"), at("tail_from") + at("tail_steps")
+    ending = "max_steps"
+    with Bar(end, progress) as bar, _interrupts() as interrupted:
+        while done < end:
+            count = min(size, CHUNK, every - done % every, end - done)
+            started = time.monotonic()
+            state, values = advance((step, restarts), state, jnp.asarray(count))
+            values = np.asarray(values)[:count]
+            size = _next_size(size, count, time.monotonic() - started)
+            done += count
+            pieces.append(values)
+            bar.update(done, end, _note(pieces, at("skipped")))
+            if int(np.min(state.streak)) >= LONGEST_STREAK:
+                ending = "diverged"
+                break
+            if rule and not at("settled") and done < at("tail_from"):
+                pieces = [np.concatenate(pieces)]
+                if rule(pieces[0]):
+                    state = _start_tail(state, done, end if tail else done)
+                    end = at("tail_from") + at("tail_steps")
+            if interrupted.is_set() and done < end:
+                ending = "interrupted"
+                break
+            if save and time.monotonic() - saved > save_every:
+                pieces = [np.concatenate(pieces)]
+                save(state, pieces[0])
+                saved = time.monotonic()
+    if ending == "max_steps" and bool(np.all(state.settled)):
+        ending = "converged"
+    history = np.concatenate(pieces)
+    if save:
+        save(state, history)
+    return Outcome(state, history, ending)
+
+
+def _own(leaf: Array) -> Array:
+    # A copy, since chunks give their buffers away and these may be the caller's; and without a weak type,
+    # which the second chunk would not have and so compile again.
+    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jnp.copy(leaf) if is_key else jnp.array(leaf, dtype=leaf.dtype, copy=True)
+
+
+def _start_tail(state: State, done: int, end: int) -> State:
+    # The tail is in proportion to what came before it, within the steps that are left.
+    length = min(max(500, int(done * TAIL / (1 - TAIL))), end - done)
+    like = jnp.ones_like(state.step)
+    return eqx.tree_at(
+        lambda s: (s.tail_from, s.tail_steps, s.settled),
+        state,
+        (done * like, length * like, jnp.ones_like(state.settled)),
+    )
+
+
+def _next_size(size: int, count: int, seconds: float) -> int:
+    # Towards half a second a chunk, growing at most fourfold: the first chunk's time is mostly compilation.
+    return max(1, min(4 * size, int(0.5 * count / max(seconds, 1e-4)) or 1))
+
+
+def _note(pieces, skipped) -> str:
+    recent = pieces[-1][np.isfinite(pieces[-1])]
+    note = f"bound {recent.mean():.4g}" if recent.size else "bound not finite"
+    return f"{note}, {skipped} skipped" if skipped else note
+
+
+@contextmanager
+def _interrupts():
+    # The first Ctrl-C asks the loop to stop after its chunk; a second one raises as usual.
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    previous = signal.getsignal(signal.SIGINT)
+
+    def ask(*_):
+        event.set()
+        signal.signal(signal.SIGINT, previous)
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -1,0 +1,270 @@
+"""`Fit`: what `vgp.fit` returns."""
+
+import os
+from functools import cached_property
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import PRNGKeyArray, PyTree
+
+from . import checkpoint, diagnostics
+from .bounds import AbstractBound
+from .diagnostics import Elbo, LogProb, LogRatios
+from .families import VGP, AbstractFamily
+from .gradients import AbstractGradient
+from .loop import State
+from .target import Target, Values
+
+
+class Settings(eqx.Module):
+    """How a fit was made: what a resumed run must share with the one that was saved."""
+
+    bound: AbstractBound
+    gradient: AbstractGradient
+    optimizer: str | None  # a name, or None for one that the user passed
+    draws: int
+    restarts: int
+    batch_size: int | None
+    steps: int
+    tail: bool
+
+
+class Status(eqx.Module):
+    """How a run ended: `name` in {converged, max_steps, interrupted, diverged}; `str()` says what to try."""
+
+    name: str
+    sentence: str
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+class Fit:
+    """A fitted family, with an honest word on how good it is.
+
+    `status`, `elbo` (the sandwich), `khat` and `khat_extended`, `history`, `sample`, `log_prob`,
+    `summary`, `plot`, `save` and `resume`. Diagnostics are measured when first asked for, then kept.
+    """
+
+    def __init__(self, target: Target | None, family: AbstractFamily, settings: Settings, state: State | None,
+                 history: np.ndarray, status: Status, seconds: float, measured: dict[str, Any] | None = None):
+        self.target = target
+        self.family = family
+        self.settings = settings
+        self.state = state
+        self.histories = history
+        self.status = status
+        self.seconds = seconds
+        self._measured = measured or {}
+        self.key_impl = "threefry2x32"
+        self._arrays: dict[str, np.ndarray] | None = None
+
+    @classmethod
+    def make(cls, target, assemble, settings: Settings, state: State, history, ending: str, seconds: float) -> "Fit":
+        """The result of a run: the best restart, and a sentence on how it ended."""
+        best = _best(history)
+        params = state.params if settings.restarts == 1 else jax.tree.map(lambda x: x[best], state.params)
+        status = _status(ending, settings, state, history)
+        return cls(target, assemble(params), settings, state, history, status, seconds)
+
+    def because(self, reason: str) -> "Fit":
+        """The same fit, with the reason of its divergence in the status."""
+        self.status = Status(self.status.name, self.status.sentence.replace("something was not finite", reason))
+        return self
+
+    # ------------------------------------------------------------ diagnostics
+
+    @property
+    def history(self) -> np.ndarray:
+        """The bound at every step of the best restart; NaN where a step was skipped."""
+        return self.histories[:, _best(self.histories)]
+
+    @property
+    def _key(self) -> PRNGKeyArray:
+        # Diagnostics draw from a stream of their own, the same whenever they are asked for.
+        return jr.fold_in(jr.key(0), len(self.histories))
+
+    @cached_property
+    def log_ratios(self) -> LogRatios:
+        """log p − log q̂ at draws of the fit (16,384 of them, inner=200)."""
+        return diagnostics.log_ratios(self._with_target("diagnostics"), self.family, self._key)
+
+    @property
+    def elbo(self) -> Elbo:
+        """The sandwich on the ELBO, constants included, measured afresh whatever the training bound was."""
+        return self._measure("elbo", lambda: self.log_ratios.elbo, lambda saved: Elbo(*saved))
+
+    @property
+    def khat(self) -> float:
+        """Pareto k̂ of log p − log q̂, the ξ that generated z included: below 0.7, weights can be trusted."""
+        return self._measure("khat", lambda: diagnostics.pareto_khat(self.log_ratios.lower))
+
+    @property
+    def khat_extended(self) -> float:
+        """Pareto k̂ on the extended space (z, ξ), K = 0: never better than `khat`."""
+        return self._measure("khat_extended", lambda: diagnostics.pareto_khat(self.log_ratios.extended))
+
+    def _measure(self, name, measure, read=lambda saved: saved):
+        if name not in self._measured:
+            self._measured[name] = measure()
+        return read(self._measured[name])
+
+    # ------------------------------------------------------------ use
+
+    def sample(self, key: PRNGKeyArray, n: int, resample: bool = False) -> Values:
+        """n draws in the user's pytree, constrained, with a leading axis n.
+
+        With `resample` they are drawn again from five times as many, by Pareto-smoothed weights
+        p / q̂: closer to the posterior wherever `khat` is below 0.7.
+        """
+        target = self._with_target("sample")
+        u = _resampled(target, self.family, key, n) if resample else _sample(self.family, key, n)
+        return jax.vmap(target.constrain)(u)
+
+    def log_prob(self, z: Values, key: PRNGKeyArray) -> LogProb:
+        """log q of constrained values with a leading batch axis: `.value`, and `.stderr` of its estimate."""
+        target = self._with_target("log_prob")
+        u = jax.vmap(target.unconstrain)(z)
+        value, stderr = diagnostics.log_prob(self.family, u, key)
+        return LogProb(value - jax.vmap(target.log_jacobian)(u), stderr)
+
+    def summary(self) -> "Text":
+        """A page of text: how the run ended, whether to trust it, and the posterior of each value."""
+        from .summary import summary
+
+        return summary(self)
+
+    def plot(self):
+        """A figure: the bound's history; in two dimensions the draws on the target's contours and the warp."""
+        from .plots import plot
+
+        return plot(self)
+
+    def resume(self, steps: int | None = None, *, optimizer=None, progress: bool = True, checkpoint=None) -> "Fit":
+        """Goes on from where the run stopped, bit for bit; with `steps`, for that many more.
+
+        An optimiser that was passed to `vgp.fit` has to be passed again.
+        """
+        from .fit import resume
+
+        return resume(self, steps, optimizer, progress, checkpoint)
+
+    # ------------------------------------------------------------ files
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the fit with its optimiser's state to one file, or leaves the old file as it was."""
+        arrays: dict[str, np.ndarray] = {"history": self.histories}
+        meta = {
+            "family": checkpoint.describe(self.family, "family", arrays),
+            "settings": checkpoint.describe(self.settings, "settings", arrays),
+            "status": [self.status.name, self.status.sentence],
+            "seconds": self.seconds,
+            "measured": self._measured,
+            "key": self.key_impl if self.state is None else str(jr.key_impl(self.state.key)),
+        }
+        if self.state is not None:
+            arrays |= checkpoint.flatten(self.state, "state")
+        elif self._arrays is not None:
+            arrays |= {name: array for name, array in self._arrays.items() if name.startswith("state")}
+        checkpoint.write(path, arrays, meta)
+
+    def _with_target(self, what: str) -> Target:
+        if self.target is None:
+            raise ValueError(f"This fit was loaded without its target, which {what} needs; use vgp.load(path, target).")
+        return self.target
+
+    def __repr__(self) -> str:
+        return f"Fit({type(self.family).__name__}, {self.status.name}, {len(self.histories)} steps)"
+
+
+def read_run(path, family: AbstractFamily, like: State, settings: Settings) -> tuple[State, np.ndarray, float]:
+    """State, history and seconds of a saved run, refused if it was made with other settings or another family."""
+    arrays, meta = checkpoint.read(path)
+    saved = checkpoint.rebuild(meta["settings"], arrays)
+    for name in Settings.__dataclass_fields__:
+        old, new = getattr(saved, name), getattr(settings, name)
+        if not bool(eqx.tree_equal(old, new)):
+            raise checkpoint.CheckpointError(
+                f"The checkpoint '{path}' is of a run with {name}={old}, and this one has {name}={new}; "
+                "use the same arguments, or another file."
+            )
+    checkpoint.restore(family, arrays, "family")
+    return checkpoint.restore(like, arrays, "state"), arrays["history"], float(meta["seconds"])
+
+
+def load(path: str | os.PathLike, target: Target | None = None, family: AbstractFamily | None = None) -> Fit:
+    """A fit that `fit.save` wrote. With its target it can draw, be measured and be resumed.
+
+    `family` is needed only for a family that is not vgp's own: one like it, to read the arrays into.
+    """
+    arrays, meta = checkpoint.read(path)
+    settings = checkpoint.rebuild(meta["settings"], arrays)
+    if family is None:
+        family = checkpoint.rebuild(meta["family"], arrays)
+    else:
+        family = checkpoint.restore(family, arrays, "family")
+    if target is not None and target.dim != family.dim:
+        raise ValueError(f"The saved family has {family.dim} dimensions and the target {target.dim}; pass the target it was fitted to.")
+    loaded = Fit(target, family, settings, None, arrays["history"], Status(*meta["status"]), meta["seconds"], meta["measured"])
+    loaded._arrays, loaded.key_impl = arrays, meta["key"]
+    return loaded
+
+
+class Text(str):
+    """A string that shows itself, not its quotes, in a notebook or a shell."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@eqx.filter_jit
+def _sample(family, key, n):
+    return family.sample(key, n)
+
+
+def _resampled(target, family, key, n):
+    from blackjax.diagnostics import psis_weights
+
+    draw_key, weigh_key, key = jr.split(key, 3)
+    u = _sample(family, draw_key, 5 * n)
+    log_q = diagnostics.log_prob(family, u, weigh_key, inner=200).value
+    log_ratio = jnp.nan_to_num(jax.vmap(target.log_prob)(u) - log_q, nan=-jnp.inf)
+    log_weights, _ = psis_weights(log_ratio)
+    return u[jr.categorical(key, log_weights, shape=(n,))]
+
+
+def _recent(history: np.ndarray) -> np.ndarray:
+    # The mean bound of each restart over the last tenth of the run.
+    if not len(history):
+        return np.zeros(history.shape[1])
+    tail = history[-max(1, len(history) // 10) :]
+    with np.errstate(all="ignore"):
+        counts = np.maximum(np.isfinite(tail).sum(0), 1)
+        means = np.nansum(tail, axis=0) / counts
+    return np.where(np.isfinite(tail).any(0), means, -np.inf)
+
+
+def _best(history: np.ndarray) -> int:
+    return int(np.argmax(_recent(history)))
+
+
+def _status(ending: str, settings: Settings, state: State, history: np.ndarray) -> Status:
+    steps, skipped = len(history), int(np.max(state.skipped))
+    sentences = {
+        "converged": f"Converged: the bound stopped rising and the run ended after {steps} steps.",
+        "max_steps": f"Stopped at the limit of {steps} steps before the bound had settled; raise steps, or go on with fit.resume(steps=...).",
+        "interrupted": f"Interrupted after {steps} steps; this is what was learned until then, and fit.resume() goes on.",
+        "diverged": f"Diverged after {steps} steps: something was not finite; the last good state is kept. "
+        "Check the log density there, or use a smaller learning rate: optimizer=optax.adam(1e-3).",
+    }
+    sentence = sentences[ending]
+    if skipped and ending != "diverged":
+        sentence += f" {skipped} steps were skipped because the bound or its gradient was not finite."
+    recent = _recent(history)
+    if settings.restarts > 1 and np.ptp(recent) > 0.1:
+        sentence += f" The {settings.restarts} restarts disagree by {np.ptp(recent):.2g} nats; the best one is kept."
+    return Status(ending, sentence)

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import equinox as eqx
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from threadpoolctl import threadpool_limits
 
 from .progress import Bar
 from .stopping import Plateau
@@ -121,7 +122,8 @@ def _chunk(constant, state, count):
 
 
 # A small step on the CPU is many small operations, and sharing each of them out among threads costs more than
-# it saves: half as much again on an idle machine, twenty times as much on a busy one.
+# it saves: half as much again on an idle machine, twenty times as much on a busy one. XLA's threads are switched
+# off at compilation, those of the LAPACK that it calls while the loop runs.
 _advance = eqx.filter_jit(_chunk, donate="all-except-first")
 _advance_alone = eqx.filter_jit(
     _chunk, donate="all-except-first", compiler_options={"xla_cpu_multi_thread_eigen": False}
@@ -157,12 +159,14 @@ def run(
     every = rule.every if rule else CHUNK
     state = jax.tree.map(_own, state)
     small = sum(leaf.size for leaf in jax.tree.leaves(state.params)) <= SMALL
-    advance = _advance_alone if small and jax.default_backend() == "cpu" else _advance
+    alone = small and jax.default_backend() == "cpu"
+    advance = _advance_alone if alone else _advance
+    blas_threads = threadpool_limits(1, "blas") if alone else nullcontext()
     pieces, size, saved = [history], 16, time.monotonic()
     at = lambda name: int(np.max(getattr(state, name)))  # noqa: E731
     done, end = at("step"), at("tail_from") + at("tail_steps")
     ending = "max_steps"
-    with Bar(end, progress) as bar, _interrupts() as interrupted:
+    with Bar(end, progress) as bar, _interrupts() as interrupted, blas_threads:
         while done < end:
             count = min(size, CHUNK, every - done % every, end - done)
             started = time.monotonic()

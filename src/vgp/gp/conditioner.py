@@ -2,7 +2,6 @@
 
 import equinox as eqx
 import jax.numpy as jnp
-import jax.scipy.linalg as linalg
 from jaxtyping import Array, Float
 
 from .jitter import cholesky
@@ -24,14 +23,11 @@ class Conditioner(eqx.Module):
     def __init__(self, kernel: AbstractKernel, inputs: Float[Array, "m c"]):
         self.kernel = kernel
         self.inputs = inputs
-        m = inputs.shape[0]
-        if m == 0:
+        if inputs.shape[0] == 0:
             self.factor = self.whitener = jnp.zeros((0, 0), inputs.dtype)
             self.jitter = jnp.zeros((), inputs.dtype)
         else:
-            self.factor, self.jitter = cholesky(kernel.gram(inputs))
-            eye = jnp.eye(m, dtype=self.factor.dtype)
-            self.whitener = linalg.solve_triangular(self.factor, eye, lower=True)
+            self.factor, self.whitener, self.jitter = cholesky(kernel.gram(inputs))
 
     def weigh(self, whitened: Float[Array, "m p"]) -> Float[Array, "m p"]:
         """α = C_ss⁻¹ t for outputs t = L u, so that the conditional mean is c(ξ, s) α: no solve per ξ."""

@@ -1,13 +1,22 @@
 """The one place where jitter is added: a Cholesky factor that always succeeds, and says at what price."""
 
-from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 GROWTH = 10.0
 ATTEMPTS = 6
+
+
+class Factor(NamedTuple):
+    """`lower` L with L Lᵀ = K + jitter I, its inverse, and the jitter that was needed."""
+
+    lower: Float[Array, "m m"]
+    inverse: Float[Array, "m m"]
+    jitter: Float[Array, ""]
 
 
 def smallest(dtype) -> float:
@@ -16,8 +25,8 @@ def smallest(dtype) -> float:
 
 
 @jax.custom_jvp
-def cholesky(matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Float[Array, ""]]:
-    """Lower factor of `matrix + jitter * I`, and the jitter that was needed.
+def cholesky(matrix: Float[Array, "m m"]) -> Factor:
+    """The Cholesky factor of `matrix + jitter * I`, and its inverse.
 
     The jitter starts at `smallest` times the mean diagonal and grows tenfold until the factor is finite
     and its pivots stand clear of rounding. One factorisation where the matrix is well conditioned.
@@ -30,9 +39,8 @@ def cholesky(matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Float[Ar
         return jnp.linalg.cholesky(matrix + jitter * eye, symmetrize_input=False)
 
     def failed(carry):
-        factor, _, count = carry
-        pivots = jnp.diagonal(factor) ** 2
-        good = jnp.all(jnp.isfinite(factor)) & jnp.all(pivots > floor)
+        lower, _, count = carry
+        good = jnp.all(jnp.isfinite(lower)) & jnp.all(jnp.diagonal(lower) ** 2 > floor)
         return ~good & (count < ATTEMPTS)
 
     def grow(carry):
@@ -40,16 +48,16 @@ def cholesky(matrix: Float[Array, "m m"]) -> tuple[Float[Array, "m m"], Float[Ar
         return attempt(GROWTH * jitter), GROWTH * jitter, count + 1
 
     first = jnp.asarray(smallest(matrix.dtype), matrix.dtype) * scale
-    factor, jitter, _ = jax.lax.while_loop(failed, grow, (attempt(first), first, 1))
-    return factor, jitter
+    lower, jitter, _ = jax.lax.while_loop(failed, grow, (attempt(first), first, 1))
+    return Factor(lower, solve_triangular(lower, eye, lower=True), jitter)
 
 
 @cholesky.defjvp
 def _cholesky_jvp(primals, tangents):
-    # dL = L Φ(L⁻¹ dK L⁻ᵀ), Φ the lower triangle with half the diagonal; the jitter counts as a constant.
+    # dL = L Φ and dL⁻¹ = −Φ L⁻¹, with Φ the lower triangle of L⁻¹ dK L⁻ᵀ, its diagonal halved: products
+    # only, no solves. The jitter counts as a constant.
     (matrix,), (tangent,) = primals, tangents
-    factor, jitter = cholesky(matrix)
-    solve = partial(jax.scipy.linalg.solve_triangular, factor, lower=True)
-    inner = solve(solve((tangent + tangent.T) / 2).T)
-    halved = jnp.tril(inner) - 0.5 * jnp.diag(jnp.diagonal(inner))
-    return (factor, jitter), (factor @ halved, jnp.zeros_like(jitter))
+    factor = cholesky(matrix)
+    inner = factor.inverse @ ((tangent + tangent.T) / 2) @ factor.inverse.T
+    phi = jnp.tril(inner) - 0.5 * jnp.diag(jnp.diagonal(inner))
+    return factor, Factor(factor.lower @ phi, -phi @ factor.inverse, jnp.zeros_like(factor.jitter))

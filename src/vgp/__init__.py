@@ -1,10 +1,16 @@
 """The variational Gaussian process: a variational family for posterior approximation, on JAX."""
 
-from . import auxiliary as auxiliary, bounds as bounds, families as families, gradients as gradients
-from . import meanfield as meanfield, optimizers as optimizers
+from . import (
+    auxiliary as auxiliary,
+    bounds as bounds,
+    families as families,
+    gradients as gradients,
+    kernels as kernels,
+    meanfield as meanfield,
+    optimizers as optimizers,
+)
 from .families import VGP as VGP
 from .fit import fit as fit
-from .gp import kernels as kernels
 from .result import Fit as Fit, load as load
 from .target import Target as Target
 from .targets import target as target

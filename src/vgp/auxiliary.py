@@ -30,9 +30,10 @@ class AbstractAuxiliary(eqx.Module):
     ) -> dist.Distribution: ...
 
 
+@jax.jit
 def affine_posterior(linear: Float[Array, "d c"], noise: Float[Array, " d"]):
     """Slope and covariance of ξ | e when e = linear ξ + noise ε: the exact r of a linear warp."""
-    d, c = linear.shape
+    c = linear.shape[1]
     scaled = linear / noise[:, None]
     covariance = jnp.linalg.inv(jnp.eye(c) + scaled.T @ scaled)
     return covariance @ (scaled / noise[:, None]).T, covariance

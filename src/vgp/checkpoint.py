@@ -59,7 +59,9 @@ def read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]
         with zipfile.ZipFile(path) as archive:
             meta = json.loads(archive.read(META))
             if meta.get("format") != FORMAT:
-                raise CheckpointError(f"'{path}' has the format {meta.get('format')!r}, expected {FORMAT!r}; it was saved by another version.")
+                raise CheckpointError(
+                    f"'{path}' has the format {meta.get('format')!r}, expected {FORMAT!r}; it was saved by another version."
+                )
             arrays = {}
             for name in archive.namelist():
                 if name != META:
@@ -69,7 +71,9 @@ def read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]
         if isinstance(error, CheckpointError):
             raise
         if name == META:
-            raise CheckpointError(f"'{path}' is not a saved fit of vgp, or its start is damaged; load an earlier copy.") from error
+            raise CheckpointError(
+                f"'{path}' is not a saved fit of vgp, or its start is damaged; load an earlier copy."
+            ) from error
         leaf = name.removesuffix(".npy")
         raise CheckpointError(f"'{path}' is damaged at the leaf '{leaf}'; load an earlier copy.") from error
     return arrays, meta

@@ -41,7 +41,9 @@ class LogRatios(NamedTuple):
         return Elbo(float(mean), float(self.upper.mean(dtype=np.float64)), float(spread / np.sqrt(len(self.lower))))
 
 
-def log_ratios(target: Target, family: AbstractFamily, key: PRNGKeyArray, n: int = 16384, inner: int = 200) -> LogRatios:
+def log_ratios(
+    target: Target, family: AbstractFamily, key: PRNGKeyArray, n: int = 16384, inner: int = 200
+) -> LogRatios:
     """The log ratios at n draws, in chunks that fit in memory."""
     rows = 1 if isinstance(family, AbstractExact) else inner + 1
     chunk = max(1, min(n, 1024, BUDGET // (rows * _width(family))))
@@ -78,7 +80,7 @@ def pareto_khat(log_ratio: np.ndarray) -> float:
     from blackjax.diagnostics import psis_weights
 
     log_ratio = np.where(np.isnan(log_ratio), -np.inf, log_ratio)
-    return float(psis_weights(jnp.asarray(log_ratio))[1])
+    return float(jax.jit(psis_weights)(jnp.asarray(log_ratio))[1])
 
 
 class LogProb(NamedTuple):

@@ -4,6 +4,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import equinox as eqx
@@ -45,6 +46,11 @@ class Assemble(eqx.Module):
         params, static = eqx.partition(family, eqx.is_inexact_array)
         params, unravel = ravel_pytree(params) if flat else (params, None)
         return params, Assemble(static, unravel)
+
+
+@eqx.filter_jit
+def _assembled(assemble: Assemble, params: PyTree) -> AbstractFamily:
+    return assemble(params)
 
 
 class Step(eqx.Module):
@@ -115,7 +121,9 @@ def fit(
         if not callable(target):
             raise TypeError(f"The target must come from vgp.target or be a log density, got {type(target).__name__}.")
         if example is None:
-            raise TypeError("A log density needs an example of its argument: vgp.fit(log_density, example=..., key=key).")
+            raise TypeError(
+                "A log density needs an example of its argument: vgp.fit(log_density, example=..., key=key)."
+            )
         target = make_target(target, example, constraints)
     elif example is not None or constraints is not None:
         raise TypeError("example and constraints go with a log density; a target has them already, so leave them out.")
@@ -125,8 +133,10 @@ def fit(
     total = getattr(target, "num_data", None)
     if batch_size is not None and (total is None or batch_size > total):
         held = "no data" if total is None else f"{total} rows of data"
-        raise ValueError(f"batch_size={batch_size} needs a target with that much data, and this one has {held}; pass vgp.target(..., data=...).")
-    family_key, start_key, key = jr.split(key, 3)
+        raise ValueError(
+            f"batch_size={batch_size} needs a target with that much data, and this one has {held}; pass vgp.target(..., data=...)."
+        )
+    family_key, key = jr.split(key)
     families = _starts(target, family, restarts, family_key)
     settings = Settings(
         bound=Importance() if bound is None else bound,
@@ -138,7 +148,6 @@ def fit(
         steps=STEPS if steps is None else steps,
         tail=optimizer in (None, "adam"),
     )
-    _check_start(target, families[0], start_key, settings)
     return begin(target, families, settings, optimizer, key, progress, checkpoint)
 
 
@@ -152,8 +161,10 @@ def begin(target, families, settings, optimizer, key, progress, checkpoint) -> F
     return proceed(target, families[0], settings, transformation, state, history, seconds, progress, checkpoint)
 
 
+@eqx.filter_jit
 def _stacked(families, transformation, keys, settings) -> loop.State:
-    # The states of all restarts on a leading axis; of a single run, as it is.
+    # The states of all restarts on a leading axis; of a single run, as it is. Compiled: eagerly it would be
+    # a hundred small compilations.
     flat = settings.optimizer is not None
     starts = [
         loop.init(Assemble.taken_apart(family, flat)[0], transformation, key, settings.steps)
@@ -169,13 +180,17 @@ def proceed(target, family, settings, transformation, state, history, seconds, p
     started = time.monotonic() - seconds
 
     def result(state, history, ending) -> Fit:
-        return Fit.make(target, assemble, settings, state, history, ending, time.monotonic() - started)
+        return Fit.make(
+            target, partial(_assembled, assemble), settings, state, history, ending, time.monotonic() - started
+        )
 
     def save(state, history):
         try:
             result(state, history, "interrupted").save(checkpoint)
         except OSError as error:
-            warnings.warn(f"The checkpoint '{checkpoint}' could not be written ({error}); the run goes on.", stacklevel=2)
+            warnings.warn(
+                f"The checkpoint '{checkpoint}' could not be written ({error}); the run goes on.", stacklevel=2
+            )
 
     outcome = loop.run(
         step if settings.restarts == 1 else Restarts(step),
@@ -188,6 +203,7 @@ def proceed(target, family, settings, transformation, state, history, seconds, p
     )
     made = result(*outcome)
     if outcome.ending == "diverged":
+        _check_start(target, family, state.key.reshape(-1)[0], settings)
         made = made.because(_culprit(step, made.family, outcome.state, settings))
     if checkpoint is not None and outcome.ending != "interrupted":
         try:
@@ -199,11 +215,11 @@ def proceed(target, family, settings, transformation, state, history, seconds, p
 
 def _starts(target, family, restarts, key) -> list[AbstractFamily]:
     if family is None:
-        return [
-            VGP(target.dim, meanfield=Normal(target.dim, "gp", 0.5), key=k) for k in jr.split(key, restarts)
-        ]
+        return _default_families(target.dim, key, restarts)
     if not isinstance(family, AbstractFamily):
-        raise TypeError(f"The family must be one of vgp's, such as vgp.VGP(target.dim, key=key), got {type(family).__name__}.")
+        raise TypeError(
+            f"The family must be one of vgp's, such as vgp.VGP(target.dim, key=key), got {type(family).__name__}."
+        )
     if family.dim != target.dim:
         raise ValueError(
             f"The family has {family.dim} dimensions and the target {target.dim}; build it with vgp.VGP(target.dim, ...)."
@@ -211,6 +227,12 @@ def _starts(target, family, restarts, key) -> list[AbstractFamily]:
     return [family, *(_perturbed(family, k) for k in jr.split(key, restarts - 1))]
 
 
+@eqx.filter_jit
+def _default_families(dim: int, key, restarts: int) -> list[AbstractFamily]:
+    return [VGP(dim, meanfield=Normal(dim, "gp", 0.5), key=k) for k in jr.split(key, restarts)]
+
+
+@eqx.filter_jit
 def _perturbed(family, key):
     # Each array moves by a tenth of its own size, so that what is exactly zero stays a special case.
     leaves, treedef = jax.tree.flatten(family)
@@ -246,7 +268,7 @@ def _check_key(key):
 
 
 def _check_start(target, family, key, settings):
-    jax.eval_shape(lambda k: settings.bound(target, family, k, settings.draws, settings.gradient), key)
+    # Only asked once a run has failed: most never pay for it.
     z = family.sample(key, settings.draws)
     log_p = np.asarray(target.log_probs(z))
     if not np.isfinite(log_p).any():
@@ -301,5 +323,13 @@ def resume(fitted: Fit, steps, optimizer, progress, checkpoint) -> Fit:
             raise ValueError(f"steps must be a whole number, 1 or more, got {steps!r}.")
         state = loop.extend(state, steps)
     return proceed(
-        fitted.target, fitted.family, settings, transformation, state, fitted.histories, fitted.seconds, progress, checkpoint
+        fitted.target,
+        fitted.family,
+        settings,
+        transformation,
+        state,
+        fitted.histories,
+        fitted.seconds,
+        progress,
+        checkpoint,
     )

@@ -16,9 +16,9 @@ log q̂ = log 1/(K+1) Σ_k w_k and w_k = q(z, y_k) / r(y_k | z). An estimator ma
 | `DoublyReparameterised` | `Collapsed`, `Importance`, exact families |
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-import equinox as eqx
 
 
 class AbstractGradient(eqx.Module):

@@ -157,13 +157,13 @@ def run(
     the rule's `every`, never at moments that depend on the clock, so that a resumed run makes the same ones.
     """
     every = rule.every if rule else CHUNK
-    state = jax.tree.map(_own, state)
+    state = _own(state)
     small = sum(leaf.size for leaf in jax.tree.leaves(state.params)) <= SMALL
     alone = small and jax.default_backend() == "cpu"
     advance = _advance_alone if alone else _advance
     blas_threads = threadpool_limits(1, "blas") if alone else nullcontext()
     pieces, size, saved = [history], 16, time.monotonic()
-    at = lambda name: int(np.max(getattr(state, name)))  # noqa: E731
+    at = lambda name: int(np.asarray(getattr(state, name)).max())  # noqa: E731
     done, end = at("step"), at("tail_from") + at("tail_steps")
     ending = "max_steps"
     with Bar(end, progress) as bar, _interrupts() as interrupted, blas_threads:
@@ -176,7 +176,7 @@ def run(
             done += count
             pieces.append(values)
             bar.update(done, end, _note(pieces, at("skipped")))
-            if int(np.min(state.streak)) >= LONGEST_STREAK:
+            if int(np.asarray(state.streak).min()) >= LONGEST_STREAK:
                 ending = "diverged"
                 break
             if rule and not at("settled") and done < at("tail_from"):
@@ -191,7 +191,7 @@ def run(
                 pieces = [np.concatenate(pieces)]
                 save(state, pieces[0])
                 saved = time.monotonic()
-    if ending == "max_steps" and bool(np.all(state.settled)):
+    if ending == "max_steps" and at("settled"):
         ending = "converged"
     history = np.concatenate(pieces)
     if save:
@@ -199,22 +199,23 @@ def run(
     return Outcome(state, history, ending)
 
 
-def _own(leaf: Array) -> Array:
-    # A copy, since chunks give their buffers away and these may be the caller's; and without a weak type,
+@eqx.filter_jit
+def _own(state: State) -> State:
+    # A copy, since chunks give their buffers away and these may be the caller's; and without weak types,
     # which the second chunk would not have and so compile again.
-    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return jnp.copy(leaf) if is_key else jnp.array(leaf, dtype=leaf.dtype, copy=True)
+    def copy(leaf):
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return jnp.copy(leaf) if is_key else jnp.array(leaf, dtype=leaf.dtype, copy=True)
+
+    return jax.tree.map(copy, state)
 
 
 def _start_tail(state: State, done: int, end: int) -> State:
     # The tail is in proportion to what came before it, within the steps that are left.
     length = min(max(500, int(done * TAIL / (1 - TAIL))), end - done)
-    like = jnp.ones_like(state.step)
-    return eqx.tree_at(
-        lambda s: (s.tail_from, s.tail_steps, s.settled),
-        state,
-        (done * like, length * like, jnp.ones_like(state.settled)),
-    )
+    like = np.ones(state.step.shape, state.step.dtype)
+    new = (jnp.asarray(done * like), jnp.asarray(length * like), jnp.asarray(like.astype(bool)))
+    return eqx.tree_at(lambda s: (s.tail_from, s.tail_steps, s.settled), state, new)
 
 
 def _next_size(size: int, count: int, seconds: float) -> int:

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
-
 REACH = 6.0  # a driven scale stays within e^±6 of its centre
 
 
@@ -28,11 +27,11 @@ class AbstractMeanField(eqx.Module):
     blocks: eqx.AbstractVar[int]
 
     @abc.abstractmethod
-    def given(self, f: Float[Array, "n d"], drive: Float[Array, "n d"] | None) -> dist.Distribution: ...
+    def given(self, f: Float[Array, "*n d"], drive: Float[Array, "*n d"] | None) -> dist.Distribution: ...
 
     @abc.abstractmethod
     def integrated(
-        self, mean: Float[Array, "n d"], variance: Float[Array, "n 1"], drive: Float[Array, "n d"] | None
+        self, mean: Float[Array, "*n d"], variance: Float[Array, "*n 1"], drive: Float[Array, "*n d"] | None
     ) -> dist.Distribution: ...
 
 
@@ -55,7 +54,7 @@ class Normal(AbstractMeanField):
         self.log_scale = jnp.full((dim,), jnp.log(initial))
         self.blocks = 2 if scale == "gp" else 1
 
-    def scale(self, drive: Float[Array, "n d"] | None) -> Float[Array, "..."]:
+    def scale(self, drive: Float[Array, "*n d"] | None) -> Float[Array, "..."]:
         """The standard deviation s, in whitened units."""
         if drive is None:
             return jnp.exp(self.log_scale)

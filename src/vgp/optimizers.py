@@ -31,7 +31,9 @@ def named(optimizer: str | optax.GradientTransformation | None) -> optax.Gradien
         return adam()
     if isinstance(optimizer, str):
         if optimizer not in NAMED:
-            raise ValueError(f"The optimisers with a name are {sorted(NAMED)}, got {optimizer!r}; or pass an optax one.")
+            raise ValueError(
+                f"The optimisers with a name are {sorted(NAMED)}, got {optimizer!r}; or pass an optax one."
+            )
         return NAMED[optimizer]()
     if not isinstance(optimizer, optax.GradientTransformation):
         raise TypeError(f"The optimizer must be a name or an optax optimiser, got {type(optimizer).__name__}.")

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import PRNGKeyArray
 
 from . import checkpoint, diagnostics
 from .bounds import AbstractBound
 from .diagnostics import Elbo, LogProb, LogRatios
-from .families import VGP, AbstractFamily
+from .families import AbstractFamily
 from .gradients import AbstractGradient
 from .loop import State
 from .target import Target, Values
@@ -50,8 +50,17 @@ class Fit:
     `summary`, `plot`, `save` and `resume`. Diagnostics are measured when first asked for, then kept.
     """
 
-    def __init__(self, target: Target | None, family: AbstractFamily, settings: Settings, state: State | None,
-                 history: np.ndarray, status: Status, seconds: float, measured: dict[str, Any] | None = None):
+    def __init__(
+        self,
+        target: Target | None,
+        family: AbstractFamily,
+        settings: Settings,
+        state: State | None,
+        history: np.ndarray,
+        status: Status,
+        seconds: float,
+        measured: dict[str, Any] | None = None,
+    ):
         self.target = target
         self.family = family
         self.settings = settings
@@ -67,7 +76,11 @@ class Fit:
     def make(cls, target, assemble, settings: Settings, state: State, history, ending: str, seconds: float) -> "Fit":
         """The result of a run: the best restart, and a sentence on how it ended."""
         best = _best(history)
-        params = state.params if settings.restarts == 1 else jax.tree.map(lambda x: x[best], state.params)
+        params = (
+            state.params
+            if settings.restarts == 1
+            else jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[best]), state.params)
+        )
         status = _status(ending, settings, state, history)
         return cls(target, assemble(params), settings, state, history, status, seconds)
 
@@ -208,8 +221,12 @@ def load(path: str | os.PathLike, target: Target | None = None, family: Abstract
     else:
         family = checkpoint.restore(family, arrays, "family")
     if target is not None and target.dim != family.dim:
-        raise ValueError(f"The saved family has {family.dim} dimensions and the target {target.dim}; pass the target it was fitted to.")
-    loaded = Fit(target, family, settings, None, arrays["history"], Status(*meta["status"]), meta["seconds"], meta["measured"])
+        raise ValueError(
+            f"The saved family has {family.dim} dimensions and the target {target.dim}; pass the target it was fitted to."
+        )
+    loaded = Fit(
+        target, family, settings, None, arrays["history"], Status(*meta["status"]), meta["seconds"], meta["measured"]
+    )
     loaded._arrays, loaded.key_impl = arrays, meta["key"]
     return loaded
 
@@ -233,7 +250,7 @@ def _resampled(target, family, key, n):
     u = _sample(family, draw_key, 5 * n)
     log_q = diagnostics.log_prob(family, u, weigh_key, inner=200).value
     log_ratio = jnp.nan_to_num(jax.vmap(target.log_prob)(u) - log_q, nan=-jnp.inf)
-    log_weights, _ = psis_weights(log_ratio)
+    log_weights, _ = jax.jit(psis_weights)(log_ratio)
     return u[jr.categorical(key, log_weights, shape=(n,))]
 
 
@@ -253,7 +270,7 @@ def _best(history: np.ndarray) -> int:
 
 
 def _status(ending: str, settings: Settings, state: State, history: np.ndarray) -> Status:
-    steps, skipped = len(history), int(np.max(state.skipped))
+    steps, skipped = len(history), int(np.asarray(state.skipped).max())
     sentences = {
         "converged": f"Converged: the bound stopped rising and the run ended after {steps} steps.",
         "max_steps": f"Stopped at the limit of {steps} steps before the bound had settled; raise steps, or go on with fit.resume(steps=...).",

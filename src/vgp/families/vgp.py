@@ -14,7 +14,6 @@ from ..gp import ARD, AbstractKernel, Conditioner
 from ..meanfield import AbstractMeanField, Normal
 from .base import AbstractHierarchical, AbstractView
 
-
 SPREAD = 2.0  # the variational inputs start wider than ξ ~ N(0, I), so that the warp is anchored in its tails
 
 
@@ -79,7 +78,9 @@ class VGP(AbstractHierarchical):
         self.kernel = ARD(0.05, jnp.full(c, 1.0 / c)) if kernel is None else kernel
         self.inputs = SPREAD * jr.normal(inputs_key, (num_data, c)) if inputs is None else jnp.asarray(inputs, float)
         if self.inputs.ndim != 2 or self.inputs.shape[1] != c:
-            raise ValueError(f"The inputs must be (num_data, {c}), got {self.inputs.shape}; set latent_dim to their width.")
+            raise ValueError(
+                f"The inputs must be (num_data, {c}), got {self.inputs.shape}; set latent_dim to their width."
+            )
         self.meanfield = Normal(dim, initial=0.5) if meanfield is None else meanfield
         p = self.meanfield.blocks * dim
         m = self.inputs.shape[0]

@@ -44,13 +44,17 @@ def target(
                 f"'example{keystr(path)}'; write it as a float, or leave discrete variables out."
             )
     is_leaf = _is_constraint
-    spread = jax.tree.map(lambda c, part: jax.tree.map(lambda _: c or constraint.real, part), constraints, example, is_leaf=is_leaf)
+    spread = jax.tree.map(
+        lambda c, part: jax.tree.map(lambda _: c or constraint.real, part), constraints, example, is_leaf=is_leaf
+    )
     transforms = tuple(_bijection(c) for c in jax.tree.leaves(spread, is_leaf=is_leaf))
     shapes = tuple(jnp.shape(leaf) for _, leaf in paths)
     sizes = tuple(math.prod(t.inverse_shape(s)) for t, s in zip(transforms, shapes, strict=True))
     dim = sum(sizes)
     if prior is not None:
-        if prior.event_dim == 0:
+        if isinstance(prior, dist.Normal):
+            prior = dist.Normal(*(jnp.broadcast_to(x, (dim,)) for x in (prior.loc, prior.scale))).to_event(1)
+        elif prior.event_dim == 0:
             prior = prior.expand((dim,)).to_event(1)
         if prior.shape() != (dim,):
             raise ValueError(f"The prior must cover {dim} values, got one of shape {prior.shape()}.")
@@ -58,7 +62,9 @@ def target(
         data = jax.tree.map(jnp.asarray, data)
         lengths = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(data)}
         if len(lengths) != 1 or None in lengths:
-            raise ValueError(f"Every array in data needs the same leading axis, got lengths {sorted(map(str, lengths))}.")
+            raise ValueError(
+                f"Every array in data needs the same leading axis, got lengths {sorted(map(str, lengths))}."
+            )
     made = FunctionTarget(dim, log_density, treedef, shapes, transforms, prior, data)
     out = jax.eval_shape(made.density, jax.eval_shape(made.constrain, jnp.zeros(dim)))
     if getattr(out, "shape", None) != ():

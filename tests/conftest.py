@@ -1,0 +1,18 @@
+"""Shapes are checked in every test, and small linear algebra stays on one thread beside its neighbours."""
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from jaxtyping import install_import_hook
+
+with install_import_hook("vgp", "beartype.beartype"):
+    import vgp  # noqa: F401
+
+import jax
+import pytest
+
+
+@pytest.fixture
+def key():
+    return jax.random.key(0)

@@ -9,6 +9,7 @@ from jax.scipy.special import logsumexp
 from numpy.polynomial.hermite_e import hermegauss
 
 import vgp
+from vgp.auxiliary import Residual
 from vgp.kernels import ARD
 from vgp.meanfield import Normal
 
@@ -47,6 +48,12 @@ def random_vgp(dim, latent_dim, key, num_data=6, scale="gp", noise=0.4):
         for leaf, k in zip(leaves, keys, strict=True)
     ]
     return eqx.tree_at(lambda f: f.scale, jax.tree.unflatten(treedef, moved), made.scale)
+
+
+def covering(family):
+    """The same family with r = q(ξ), the prior: wide enough for importance sampling to converge."""
+    prior = Residual(family.dim, family.latent_dim, key=jr.key(0))
+    return eqx.tree_at(lambda f: f.auxiliary, family, prior)
 
 
 def exact_log_q(family, z, nodes=96):

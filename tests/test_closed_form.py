@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from problems import A, S2, TOTAL, V, gaussian_target, linear_vgp, mean_and_error
+from problems import S2, TOTAL, A, V, gaussian_target, linear_vgp, mean_and_error
 
 import vgp
 from vgp.auxiliary import Factorised, LinearGaussian, Residual

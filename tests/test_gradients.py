@@ -157,6 +157,7 @@ def test_the_printed_gradient_lacks_a_term(expected):
 def test_sticking_the_landing_is_silent_at_the_optimum(key):
     # At q = p the gradient without the score is exactly zero for every draw; with it, only on average.
     from problems import gaussian_target, linear_vgp
+
     from vgp.auxiliary import Residual
 
     r = Residual(1, 1, key=key).started(jnp.ones((1, 1)), jnp.full(1, 0.2**0.5))

@@ -8,6 +8,7 @@ from . import (
     kernels as kernels,
     meanfield as meanfield,
     optimizers as optimizers,
+    stopping as stopping,
 )
 from .families import VGP as VGP
 from .fit import fit as fit

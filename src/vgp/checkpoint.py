@@ -60,7 +60,7 @@ def read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]
             meta = json.loads(archive.read(META))
             if meta.get("format") != FORMAT:
                 raise CheckpointError(
-                    f"'{path}' has the format {meta.get('format')!r}, expected {FORMAT!r}; it was saved by another version."
+                    f"'{path}' has the format {meta.get('format')!r}, expected {FORMAT!r}: another version's."
                 )
             arrays = {}
             for name in archive.namelist():
@@ -71,9 +71,7 @@ def read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]
         if isinstance(error, CheckpointError):
             raise
         if name == META:
-            raise CheckpointError(
-                f"'{path}' is not a saved fit of vgp, or its start is damaged; load an earlier copy."
-            ) from error
+            raise CheckpointError(f"'{path}' is not a saved fit of vgp, or damaged; load an earlier copy.") from error
         leaf = name.removesuffix(".npy")
         raise CheckpointError(f"'{path}' is damaged at the leaf '{leaf}'; load an earlier copy.") from error
     return arrays, meta

@@ -134,7 +134,8 @@ def fit(
     if batch_size is not None and (total is None or batch_size > total):
         held = "no data" if total is None else f"{total} rows of data"
         raise ValueError(
-            f"batch_size={batch_size} needs a target with that much data, and this one has {held}; pass vgp.target(..., data=...)."
+            f"batch_size={batch_size} needs a target with that much data, and this one has {held}; "
+            "pass vgp.target(..., data=...)."
         )
     family_key, key = jr.split(key)
     families = _starts(target, family, restarts, family_key)
@@ -205,11 +206,6 @@ def proceed(target, family, settings, transformation, state, history, seconds, p
     if outcome.ending == "diverged":
         _check_start(target, family, state.key.reshape(-1)[0], settings)
         made = made.because(_culprit(step, made.family, outcome.state, settings))
-    if checkpoint is not None and outcome.ending != "interrupted":
-        try:
-            made.save(checkpoint)
-        except OSError as error:
-            warnings.warn(f"The result could not be written to '{checkpoint}' ({error}).", stacklevel=2)
     return made
 
 
@@ -222,7 +218,8 @@ def _starts(target, family, restarts, key) -> list[AbstractFamily]:
         )
     if family.dim != target.dim:
         raise ValueError(
-            f"The family has {family.dim} dimensions and the target {target.dim}; build it with vgp.VGP(target.dim, ...)."
+            f"The family has {family.dim} dimensions and the target {target.dim}; "
+            "build it with vgp.VGP(target.dim, ...)."
         )
     return [family, *(_perturbed(family, k) for k in jr.split(key, restarts - 1))]
 

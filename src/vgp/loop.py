@@ -78,7 +78,10 @@ def update(
     optimizer: optax.GradientTransformation,
     tail: bool = True,
 ) -> tuple[State, Float[Array, ""]]:
-    """One guarded step of the optimiser, which ascends. A value or gradient that is not finite changes nothing but the count."""
+    """One guarded step of the optimiser, which ascends.
+
+    Where the value or the gradient is not finite, nothing changes but the count.
+    """
     updates, moved = optimizer.update(jax.tree.map(jnp.negative, gradient), state.optimizer, state.params)
     if tail:
         along = jnp.clip((state.step - state.tail_from) / jnp.maximum(state.tail_steps, 1), 0.0, 1.0)

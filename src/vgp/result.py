@@ -222,7 +222,8 @@ def load(path: str | os.PathLike, target: Target | None = None, family: Abstract
         family = checkpoint.restore(family, arrays, "family")
     if target is not None and target.dim != family.dim:
         raise ValueError(
-            f"The saved family has {family.dim} dimensions and the target {target.dim}; pass the target it was fitted to."
+            f"The saved family has {family.dim} dimensions and the target {target.dim}; "
+            "pass the target it was fitted to."
         )
     loaded = Fit(
         target, family, settings, None, arrays["history"], Status(*meta["status"]), meta["seconds"], meta["measured"]
@@ -273,8 +274,10 @@ def _status(ending: str, settings: Settings, state: State, history: np.ndarray) 
     steps, skipped = len(history), int(np.asarray(state.skipped).max())
     sentences = {
         "converged": f"Converged: the bound stopped rising and the run ended after {steps} steps.",
-        "max_steps": f"Stopped at the limit of {steps} steps before the bound had settled; raise steps, or go on with fit.resume(steps=...).",
-        "interrupted": f"Interrupted after {steps} steps; this is what was learned until then, and fit.resume() goes on.",
+        "max_steps": f"Stopped at the limit of {steps} steps before the bound had settled; "
+        "raise steps, or go on with fit.resume(steps=...).",
+        "interrupted": f"Interrupted after {steps} steps; this is what was learned until then, "
+        "and fit.resume() goes on.",
         "diverged": f"Diverged after {steps} steps: something was not finite; the last good state is kept. "
         "Check the log density there, or use a smaller learning rate: optimizer=optax.adam(1e-3).",
     }

@@ -43,11 +43,7 @@ def target(
                 f"The example must hold floating-point values, got {jnp.result_type(leaf)} at "
                 f"'example{keystr(path)}'; write it as a float, or leave discrete variables out."
             )
-    is_leaf = _is_constraint
-    spread = jax.tree.map(
-        lambda c, part: jax.tree.map(lambda _: c or constraint.real, part), constraints, example, is_leaf=is_leaf
-    )
-    transforms = tuple(_bijection(c) for c in jax.tree.leaves(spread, is_leaf=is_leaf))
+    transforms = tuple(_bijection(c) for c in _spread(constraints, example))
     shapes = tuple(jnp.shape(leaf) for _, leaf in paths)
     sizes = tuple(math.prod(t.inverse_shape(s)) for t, s in zip(transforms, shapes, strict=True))
     dim = sum(sizes)
@@ -130,8 +126,21 @@ class FunctionTarget(Target):
         return self.density(self.constrain(u)) + self.log_jacobian(u)
 
 
-def _is_constraint(node) -> bool:
-    return node is None or isinstance(node, constraint.Constraint)
+def _spread(constraints, example) -> list[constraint.Constraint]:
+    # One constraint per leaf of the example: a prefix of it serves the whole branch below.
+    def is_leaf(node):
+        return node is None or isinstance(node, constraint.Constraint)
+
+    def branch(c, part):
+        return jax.tree.map(lambda _: constraint.real if c is None else c, part)
+
+    try:
+        spread = jax.tree.map(branch, constraints, example, is_leaf=is_leaf)
+    except ValueError as error:
+        raise ValueError(
+            "The constraints must follow the example's structure, with a numpyro constraint or None at each leaf."
+        ) from error
+    return jax.tree.leaves(spread, is_leaf=is_leaf)
 
 
 def _bijection(c: constraint.Constraint) -> Transform:

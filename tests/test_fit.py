@@ -115,7 +115,7 @@ def test_stopping_rule_ends_a_settled_run():
     target = vgp.target(lambda z: -0.5 * jnp.sum(z**2), jnp.zeros(1))
     fit = vgp.fit(target, vgp.families.FullRank(1, key=jr.key(0)), key=jr.key(0), progress=False)
     assert fit.status.name == "converged"
-    assert len(fit.history) < 10_000
+    assert len(fit.history) < 12_000
     assert "Converged" in str(fit.status)
 
 
@@ -188,7 +188,7 @@ def test_resume_goes_further():
 
 def test_nan_steps_are_skipped_and_counted():
     def sometimes(z):
-        return jnp.where(z[0] > 3.5, jnp.nan, -0.5 * jnp.sum(z**2))
+        return jnp.where(z[0] > 2.3, jnp.nan, -0.5 * jnp.sum(z**2))
 
     fit = quick(vgp.target(sometimes, jnp.zeros(2)), steps=300)
     assert fit.status.name == "max_steps"

@@ -26,7 +26,7 @@ from .result import Fit, Settings, read_run
 from .target import Target
 from .targets import target as make_target
 
-STEPS = 10_000  # the most a default fit takes; the stopping rule usually ends it earlier
+STEPS = 12_000  # the most a default fit takes; the stopping rule usually ends it earlier
 
 
 class Assemble(eqx.Module):
@@ -154,7 +154,7 @@ def fit(
 
 def begin(target, families, settings, optimizer, key, progress, checkpoint) -> Fit:
     """Starts a run, or continues the one in the checkpoint."""
-    transformation = optimizers.named(optimizer)
+    transformation = optimizers.named(optimizer, target.dim)
     state = _stacked(families, transformation, jr.split(key, len(families)), settings)
     history, seconds = np.zeros((0, settings.restarts), np.float32), 0.0
     if checkpoint is not None and os.path.exists(checkpoint):
@@ -309,7 +309,7 @@ def resume(fitted: Fit, steps, optimizer, progress, checkpoint) -> Fit:
         raise ValueError("A fit loaded without its target cannot go on; use vgp.load(path, target).resume().")
     if settings.optimizer is None and optimizer is None:
         raise ValueError("This fit was made with an optimiser of your own; pass it again: resume(optimizer=...).")
-    transformation = optimizers.named(settings.optimizer if optimizer is None else optimizer)
+    transformation = optimizers.named(settings.optimizer if optimizer is None else optimizer, fitted.target.dim)
     state = fitted.state
     if state is None:
         keys = [jr.key(0, impl=fitted.key_impl)] * settings.restarts

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from .progress import Bar
 from .stopping import Plateau
 
-TAIL = 0.6  # the share of a run in which the learning rate falls to zero
+TAIL = 0.7  # the share of a run in which the learning rate falls to zero
 LONGEST_STREAK = 100  # steps in a row that may be skipped before the run counts as diverged
 CHUNK = 250  # steps a chunk may hold; the host also aims at half a second
 

@@ -11,6 +11,11 @@ def adam(rate: float = 2e-2) -> optax.GradientTransformation:
     return optax.adam(rate, b2=0.99)
 
 
+def rate_for(dim: int) -> float:
+    """Adam's rate for `dim` latent variables: noise in the gradient grows with them, and steps shrink."""
+    return 2e-2 * min(1.0, (2.0 / dim) ** 0.5)
+
+
 @lru_cache
 def rmsprop(rate: float = 2e-2, epsilon: float = 1e-3) -> optax.GradientTransformation:
     """The paper's optimiser: RMSProp scaled by t^(−1/2−ε)."""
@@ -25,10 +30,10 @@ def _decay(epsilon: float):
 NAMED = {"adam": adam, "rmsprop": rmsprop}
 
 
-def named(optimizer: str | optax.GradientTransformation | None) -> optax.GradientTransformation:
-    """The optimiser meant by a name, None (Adam) or an optax transformation."""
-    if optimizer is None:
-        return adam()
+def named(optimizer: str | optax.GradientTransformation | None, dim: int) -> optax.GradientTransformation:
+    """The optimiser meant by a name, None (Adam) or an optax transformation, for `dim` latent variables."""
+    if optimizer in (None, "adam"):
+        return adam(rate_for(dim))
     if isinstance(optimizer, str):
         if optimizer not in NAMED:
             raise ValueError(

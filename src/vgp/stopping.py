@@ -13,7 +13,7 @@ class Plateau(eqx.Module):
     """
 
     every: int = 250
-    first: int = 1500
+    first: int = 2000
     sigmas: float = 2.0
     tolerance: float = 1e-3
 

@@ -39,6 +39,6 @@ class Conditioner(eqx.Module):
         """Mean A(ξ)t of every output and the variance v(ξ) that the outputs share."""
         cross = self.kernel.correlation(xi, self.inputs)
         explained = jnp.sum((cross @ self.whitener.T) ** 2, axis=1)
-        # With K_ss + jitter I the variance cannot truly fall below the jitter; rounding could make it.
+        # Rounding may leave less than nothing; what the jitter adds at an input is the least that can be told.
         left = jnp.maximum(self.kernel.correlation_diagonal(xi) - explained, self.jitter)
         return cross @ alpha, self.kernel.variance * left

@@ -11,17 +11,21 @@ from pathlib import Path
 import jax
 import jax.random as jr
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
+from rich.text import Text
 
 from . import diagnostics, families, plots, rivals
 from .fit import fit
+from .result import _sample as draw
 from .summary import khat_word, sandwich
 from .target import Target
 from .targets.shapes import SHAPES
 
+QUICK_TARGETS = ("banana", "eight-schools")
 NORMALISED = ("banana", "x-shape", "two-modes", "funnel")
 FAMILIES = ("VGP", "MeanField", "FullRank", "AutoIAFNormal", "AutoBNAFNormal")
 GAUSSIANS = ("MeanField", "FullRank")
@@ -66,7 +70,7 @@ class Interrupted(Exception):
 def run(out: Path, targets: Sequence[str] | None = None, *, quick: bool = False, seed: int = 0) -> bool:
     """Runs the demo into the folder `out`. False if Ctrl-C ended it before the last run."""
     console, effort = Console(), QUICK if quick else FULL
-    names = list(dict.fromkeys(targets or SHAPES))
+    names = list(dict.fromkeys(targets or (QUICK_TARGETS if quick else SHAPES)))
     for name in names:
         if name not in SHAPES:
             raise ValueError(f"There is no target '{name}'; take one of {', '.join(SHAPES)}.")
@@ -93,44 +97,48 @@ def run(out: Path, targets: Sequence[str] | None = None, *, quick: bool = False,
 def _one_target(name, effort, seed, out, console, rows, hits):
     target = SHAPES[name]()
     draws, notes, here = {}, {}, []
-    with Live(console=console, refresh_per_second=8) as live:
-        try:
+    try:
+        with Live(console=console, refresh_per_second=8, transient=True) as live:
             for family in FAMILIES:
                 spinner = Spinner("dots", f"fitting {family} to {name}")
                 live.update(Group(_table(name, target.dim, here, effort), spinner))
                 key = jr.fold_in(jr.fold_in(jr.key(seed), list(SHAPES).index(name)), FAMILIES.index(family))
-                row, draws[family] = _one_run(name, target, family, key, effort, hits, out)
-                notes[family] = f"ELBO {row.elbo_lower:.3f}"
+                row, points = _one_run(name, target, family, key, effort, hits, out)
                 here.append(row)
                 rows.append(row)
+                if points is not None:
+                    draws[family], notes[family] = points, f"ELBO {row.elbo_lower:.3f}"
                 if row.status == "interrupted":
                     raise Interrupted
-        finally:
-            live.update(_table(name, target.dim, here, effort))
-            if draws and target.dim == 2:
-                plots.compare(target, draws, notes).savefig(out / f"{name}.png", dpi=130)
+    finally:
+        if here:
+            console.print(_table(name, target.dim, here, effort))
+        if draws:
+            plots.compare(target, draws, notes).savefig(out / f"{name}.png", dpi=130)
 
 
-def _one_run(name, target: Target, family, key, effort, hits, out) -> tuple[Row, np.ndarray]:
+def _one_run(name, target: Target, family, key, effort, hits, out) -> tuple[Row, np.ndarray | None]:
+    # The row, and where there is a picture to draw the draws for it.
     fit_key, measure_key, draw_key = jr.split(key, 3)
     before, started = hits.count, time.monotonic()
     if family in rivals.GUIDES:
         result = rivals.fit_guide(target, family, key=fit_key, steps=effort.flow_steps, measured=effort.measured)
         elbo, khat, steps, status, seconds = result.elbo, result.khat, result.steps, "max_steps", result.seconds
-        measuring, hits_of_fit = time.monotonic() - started - seconds, hits.count - before
-        draws = result.sample(draw_key, plots.DRAWS)
+        measuring, from_cache = time.monotonic() - started - seconds, hits.count - before
+        draws = result.sample(draw_key, plots.DRAWS) if target.dim == 2 else None
     else:
         chosen = None if family == "VGP" else getattr(families, family)(target.dim, key=jr.fold_in(fit_key, 1))
         result = fit(target, chosen, key=fit_key, steps=effort.steps, progress=False)
-        seconds, hits_of_fit = time.monotonic() - started, hits.count - before
+        seconds, from_cache = time.monotonic() - started, hits.count - before
         ratios = diagnostics.log_ratios(target, result.family, measure_key, effort.measured, effort.inner)
         elbo, khat = ratios.elbo, diagnostics.pareto_khat(ratios.lower)
         measuring = time.monotonic() - started - seconds
         steps, status = len(result.histories), result.status.name
-        draws = result.family.sample(draw_key, plots.DRAWS)
+        draws = draw(result.family, draw_key, plots.DRAWS) if target.dim == 2 else None
         if family == "VGP":
             plots.plot(result).savefig(out / f"{name}-vgp.png", dpi=130)
-    return Row(name, family, *elbo, khat, steps, status, seconds, measuring, hits_of_fit), np.asarray(draws)
+    row = Row(name, family, *elbo, khat, steps, status, seconds, measuring, from_cache)
+    return row, None if draws is None else np.asarray(draws)
 
 
 class CacheHits:
@@ -152,18 +160,26 @@ def _table(name: str, dim: int, rows: Sequence[Row], effort: Effort) -> Table:
     caption += f"Flows: {effort.flow_steps} steps of {rivals.guides.DRAWS} draws. Seconds of fitting, "
     cached = any(row.from_cache for row in rows)
     caption += "partly compiled by an earlier run." if cached else "compilation included."
-    table = Table(title=f"{name}, {dim} dimensions", caption=caption, title_justify="left", caption_justify="left")
-    table.add_column("target")
-    table.add_column("family", min_width=14)
-    table.add_column("ELBO", min_width=28)
-    table.add_column("k-hat", min_width=17)
+    table = Table(title=f"{name}, {dim} dimensions", caption=caption, box=SIMPLE_HEAD, width=79)
+    table.title_justify = table.caption_justify = "left"
+    table.add_column("family")
+    table.add_column("ELBO", no_wrap=True)
+    table.add_column("k-hat", no_wrap=True)
     table.add_column("seconds", justify="right")
     for row in rows:
         word = khat_word(row.khat)
-        bounds = sandwich(row.elbo_lower, row.elbo_upper, row.elbo_stderr)
-        khat = f"[{COLOURS.get(word, 'red')}]{row.khat:.2f} {word}[/]"
-        table.add_row(name, row.family, bounds.replace("[", r"\["), khat, f"{row.seconds:.1f}")
+        khat = Text(f"{row.khat:5.2f} {word}", COLOURS.get(word, "red"))
+        table.add_row(row.family, Text(_shown(row)), khat, f"{row.seconds:.1f}")
     return table
+
+
+def _shown(row: Row) -> str:
+    # Both sides of the sandwich, or the one value of a family whose density is exact.
+    text = sandwich(row.elbo_lower, row.elbo_upper, row.elbo_stderr)
+    if row.elbo_lower != row.elbo_upper:
+        return text
+    value, error = text.split("] ± ")
+    return f" {value.split(', ')[1]} ± {error}"
 
 
 def _findings(rows: Sequence[Row], quick: bool) -> list[str]:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import scipy.linalg  # noqa: F401  loads the BLAS whose threads are limited below; XLA would load it too late
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from threadpoolctl import threadpool_limits
 

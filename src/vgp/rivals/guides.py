@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -75,7 +74,7 @@ def fit_guide(
         )
     fit_key, measure_key = jr.split(key)
     started = time.monotonic()
-    params = jax.block_until_ready(_train(target, name, fit_key, steps, draws, step_size))
+    params = jax.block_until_ready(_train(target, name, _start(name, target.dim, fit_key), steps, draws, step_size))
     seconds = time.monotonic() - started
     chunks = [_log_ratios(target, name, params, k) for k in jr.split(measure_key, -(-measured // CHUNK))]
     ratios = np.concatenate(chunks)[:measured]
@@ -93,17 +92,27 @@ def _model(dim: int, log_prob: Callable[[Array], Array]) -> Callable[[], None]:
     return model
 
 
-# Compiled whole, and single-threaded as `vgp.fit` is on the CPU: a guide sets itself up in a hundred small operations,
-# which one by one would take longer to compile than the steps take to run.
-@partial(eqx.filter_jit, compiler_options={"xla_cpu_multi_thread_eigen": False})
-def _train(target: Target, name: str, key: PRNGKeyArray, steps: int, draws: int, step_size: float) -> dict[str, Array]:
-    model = _model(target.dim, target.log_prob)
+def _svi(dim: int, log_prob, name: str, steps: int, draws: int, step_size: float) -> SVI:
+    model = _model(dim, log_prob)
     # A constant step size leaves the parameters wandering around the optimum, in proportion to it: measured on the
     # built-in targets, a fall to zero is worth about 0.01 nats in two dimensions and 0.1 on the funnel. `vgp.fit`
     # lets its own step size fall too, so the comparison is even.
     optimizer = optax.adam(optax.cosine_decay_schedule(step_size, steps))
-    svi = SVI(model, GUIDES[name](model), optimizer, Trace_ELBO(num_particles=draws))
-    return svi.run(key, steps, progress_bar=False).params
+    return SVI(model, GUIDES[name](model), optimizer, Trace_ELBO(num_particles=draws))
+
+
+# A guide sets itself up in hundreds of small operations, which one by one take longer to compile than all the steps
+# take to run. So the start is compiled whole, and once for all targets of a size: no guide's start depends on them.
+@eqx.filter_jit
+def _start(name: str, dim: int, key: PRNGKeyArray) -> Any:
+    return _svi(dim, jnp.sum, name, STEPS, DRAWS, STEP_SIZE).init(key)
+
+
+@eqx.filter_jit
+def _train(target: Target, name: str, start, steps: int, draws: int, step_size: float) -> dict[str, Array]:
+    svi = _svi(target.dim, target.log_prob, name, steps, draws, step_size)
+    svi.init(start.rng_key)  # only for what it notes down in `svi`; the values are not used, and so not computed
+    return svi.run(start.rng_key, steps, progress_bar=False, init_state=start).params
 
 
 def _posterior(name: str, dim: int, params: dict[str, Array]) -> dist.TransformedDistribution:

@@ -1,0 +1,109 @@
+"""Writes the tables of the README and the docs from the records in `results/`, between their markers.
+
+    python benchmarks/tables.py [--check]
+
+A marker is `<!-- table: NAME -->`; its table ends at `<!-- end -->`. With `--check` nothing is written, and a table
+that differs from its record ends the program with an error.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGES = ("README.md", "docs/benchmarks.md")
+
+
+def record(name: str):
+    return json.loads((ROOT / "results" / f"{name}.json").read_text())
+
+
+def table(head, rows) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def demo() -> str:
+    """ELBO of every family on every target of `vgp demo`, with the VGP's k-hat and seconds."""
+    rows = record("demo")["rows"]
+    families = list(dict.fromkeys(row["family"] for row in rows))
+    targets = list(dict.fromkeys(row["target"] for row in rows))
+    cells = {(row["target"], row["family"]): row for row in rows}
+
+    def show(row):
+        lower, upper = row["elbo_lower"], row["elbo_upper"]
+        elbo = f"{lower:.3f}" if lower == upper else f"[{lower:.3f}, {upper:.3f}]"
+        return f"{elbo} · {row['khat']:.2f} · {row['seconds']:.0f} s"
+
+    return table(["target", *families], [[t, *(show(cells[t, f]) for f in families)] for t in targets])
+
+
+def shapes() -> str:
+    """The worst of the seeds of the default fit on each normalised shape."""
+    rows = record("shapes")["figures"]
+    names = list(dict.fromkeys(row["shape"] for row in rows))
+    out = []
+    for name in reversed(names):
+        worst = min((row for row in rows if row["shape"] == name), key=lambda row: row["lower"])
+        best = max((row for row in rows if row["shape"] == name), key=lambda row: row["lower"])
+        show = lambda row: f"[{row['lower']:.4f}, {row['upper']:.4f}] ± {row['stderr']:.4f}"  # noqa: E731
+        out.append([name, show(worst), show(best), worst["steps"]])
+    return table(["shape", "worst seed", "best seed", "steps"], out)
+
+
+def race() -> str:
+    """Seconds until AutoBNAFNormal's final ELBO on the X-shape, medians over the rounds."""
+    rounds = record("race")["figures"]["rounds"]
+    middle = sorted(rounds, key=lambda r: r["AutoBNAFNormal"]["seconds"])[len(rounds) // 2]
+    flow = middle["AutoBNAFNormal"]
+    rows = [["AutoBNAFNormal, 6000 steps", f"{flow['elbo']:.3f}", f"{flow['seconds']:.1f}", f"{flow['process']:.1f}"]]
+    for name, ours in middle["VGP"].items():
+        label = "VGP, defaults" if name == "default" else f"VGP, defaults, steps={name}"
+        rows.append([label, f"{ours['elbo']:.3f}", f"{ours['seconds']:.1f}", f"{ours['process']:.1f}"])
+    return table(["X-shape", "ELBO", "seconds of the fit", "seconds of the whole process"], rows)
+
+
+def step() -> str:
+    """The cost of a step and its growth."""
+    figures = record("step")["figures"]
+    flat = figures["two_dimensions"]
+    middle = sorted(flat["rounds"], key=lambda r: r["vgp_ms"])[len(flat["rounds"]) // 2]
+    data, latent = figures["variational_data"]["exponents"], figures["latent_variables"]["exponents"]
+    rows = [
+        ["VGP step, num_data 64, inner 16, 64 draws", f"{middle['vgp_ms']:.2f} ms"],
+        ["the same with the GP-driven scale", f"{middle['vgp_driven_scale_ms']:.2f} ms"],
+        ["AutoIAFNormal step, 64 particles", f"{middle['iaf_ms']:.3f} ms"],
+        ["ratio of steps, compiled and warm", f"{flat['ratio']:.1f}"],
+        ["ratio of whole fits of 6000 steps, compilation included", f"{flat['whole_fit_ratio']:.1f}"],
+        ["floor of the VGP step: its two large products and its exponentials alone", f"{flat['floor_ms']:.2f} ms"],
+        ["exponent in d, 10³ to 10⁵: time, memory", f"{latent['ms']:.2f}, {latent['megabytes']:.2f}"],
+        ["exponent in m, 64 to 1024: time, memory", f"{data['ms']:.2f}, {data['megabytes']:.2f}"],
+    ]
+    return table(["what", "measured"], rows)
+
+
+TABLES = {"demo": demo, "shapes": shapes, "race": race, "step": step}
+
+
+def main() -> None:
+    stale = []
+    for page in PAGES:
+        path = ROOT / page
+        text = path.read_text()
+
+        def fill(match):
+            return f"<!-- table: {match[1]} -->\n{TABLES[match[1]]()}\n<!-- end -->"
+
+        new = re.sub(r"<!-- table: (\w+) -->\n.*?<!-- end -->", fill, text, flags=re.DOTALL)
+        if new != text:
+            stale.append(page)
+            if "--check" not in sys.argv:
+                path.write_text(new)
+    if stale and "--check" in sys.argv:
+        sys.exit(f"The tables of {', '.join(stale)} differ from results/; run: python benchmarks/tables.py")
+    print("written: " + (", ".join(stale) or "nothing, all tables are up to date"))
+
+
+if __name__ == "__main__":
+    main()

@@ -52,8 +52,8 @@ class Network(eqx.Module):
 
     def __call__(self, x: Float[Array, "n i"]) -> Float[Array, "n o"]:
         for layer in self.layers[:-1]:
-            x = jnp.tanh(x @ layer.weight.T + layer.bias)
-        return x @ self.layers[-1].weight.T + self.layers[-1].bias
+            x = jnp.tanh(jax.vmap(layer)(x))
+        return jax.vmap(self.layers[-1])(x)
 
 
 class Residual(AbstractAuxiliary):

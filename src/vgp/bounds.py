@@ -5,7 +5,7 @@ exact and hierarchical (`families/base.py`); a bound that does not apply to a fa
 """
 
 import abc
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -220,22 +220,22 @@ class Analytic(AbstractBound):
 
 def _mapped(family, key, n, name):
     # One draw through (ξ, f), q(z|f), and the two penalties of the printed objective.
-    view = _hierarchical(family, name).view(collapse=False)
+    view: Any = _hierarchical(family, name).view(collapse=False)  # one that keeps f, and so has `mapping`
     z, (xi, _), conditional, _ = draw(view, key, n)
     posterior = view.posterior(z)
-    prior = view.mapping(xi)
-    r = posterior.mapping(xi)
+    prior, r = view.mapping(xi), posterior.mapping(xi)
     kl_f = jnp.zeros(n) if r is prior else gaussian_kl(prior, r)
     standard = dist.Normal(0.0, 1.0).log_prob(xi).sum(-1)
     return z, conditional, kl_f + standard - posterior.latent.log_prob(xi)
 
 
-def gaussian_kl(first: dist.Distribution, second: dist.Distribution) -> Float[Array, " n"]:
+def gaussian_kl(first: dist.Independent, second: dist.Distribution) -> Float[Array, " n"]:
     """KL(N₁ ‖ N₂), N₁ factorised and N₂ factorised or with full covariance."""
     if isinstance(second, dist.MultivariateNormal):
-        normal = first.base_dist
+        normal: Any = first.base_dist
         shape = jnp.broadcast_shapes(first.batch_shape, second.batch_shape)
-        factor = jnp.broadcast_to(second.scale_tril, (*shape, *second.scale_tril.shape[-2:]))
+        lower = jnp.asarray(second.scale_tril)
+        factor = jnp.broadcast_to(lower, (*shape, *lower.shape[-2:]))
         first = dist.MultivariateNormal(normal.loc, scale_tril=jax.vmap(jnp.diag)(normal.scale))
         second = dist.MultivariateNormal(jnp.broadcast_to(second.loc, normal.loc.shape), scale_tril=factor)
     return kl_divergence(first, second)

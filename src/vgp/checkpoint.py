@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def read(path: str | os.PathLike) -> tuple[dict[str, np.ndarray], dict[str, Any]
                 if name != META:
                     with archive.open(name) as member:
                         arrays[name.removesuffix(".npy")] = np.lib.format.read_array(member, allow_pickle=False)
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError, zipfile.zlib.error) as error:
+    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError, zlib.error) as error:
         if isinstance(error, CheckpointError):
             raise
         if name == META:

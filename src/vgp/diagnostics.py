@@ -11,7 +11,7 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .bounds import draw, log_q_sandwich
-from .families.base import AbstractExact, AbstractFamily, AbstractHierarchical
+from .families.base import AbstractExact, AbstractFamily, AbstractHierarchical, AbstractView
 from .target import Target
 
 BUDGET = 2**24  # floats that one chunk of an evaluation may hold
@@ -58,15 +58,23 @@ def _width(family) -> int:
     return 2 * family.dim if whitened is None else 2 * sum(whitened.shape)
 
 
+def _view(family: AbstractFamily) -> AbstractView:
+    assert isinstance(family, AbstractHierarchical)
+    return family.view()
+
+
 @eqx.filter_jit
 def _log_ratios(target, family, keys, chunk, inner):
-    view = family.view() if isinstance(family, AbstractHierarchical) else None
+    if isinstance(family, AbstractExact):
+
+        def exact(key):
+            z, log_q, _ = family.draw(key, chunk)
+            return (target.log_probs(z) - log_q,) * 3
+
+        return jax.lax.map(exact, keys)
+    view = _view(family)
 
     def some(key):
-        if view is None:
-            z, log_q, _ = family.draw(key, chunk)
-            ratio = target.log_probs(z) - log_q
-            return ratio, ratio, ratio
         z, y, _, inner_key = draw(view, key, chunk)
         log_q = log_q_sandwich(view, z, y, inner_key, inner)
         log_p = target.log_probs(z)
@@ -99,7 +107,7 @@ def log_prob(family: AbstractFamily, u: Float[Array, "n d"], key: PRNGKeyArray, 
     if isinstance(family, AbstractExact):
         value = family.log_prob(u)
         return LogProb(value, jnp.zeros_like(value))
-    view = family.view()
+    view = _view(family)
 
     def one(args):
         point, key = args

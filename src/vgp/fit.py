@@ -24,7 +24,7 @@ from .gradients import AbstractGradient, DoublyReparameterised, Pathwise, Sticki
 from .meanfield import Normal
 from .result import Fit, Settings, read_run
 from .target import Target
-from .targets import target as make_target
+from .targets import FunctionTarget, target as make_target
 
 STEPS = 12_000  # the most a default fit takes; the stopping rule usually ends it earlier
 
@@ -66,6 +66,7 @@ class Step(eqx.Module):
         settings, target, family = self.settings, self.target, self.assemble(params)
         if settings.batch_size is not None:
             key, batch_key = jr.split(key)
+            assert isinstance(target, FunctionTarget)  # the only kind with data; `fit` has checked
             target = target.minibatch(batch_key, settings.batch_size)
         return settings.bound(target, family, key, settings.draws, settings.gradient).mean()
 

@@ -16,16 +16,23 @@ log q̂ = log 1/(K+1) Σ_k w_k and w_k = q(z, y_k) / r(y_k | z). An estimator ma
 | `DoublyReparameterised` | `Collapsed`, `Importance`, exact families |
 """
 
+from typing import TYPE_CHECKING
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+
+if TYPE_CHECKING:
+    from typing import ClassVar as AbstractClassVar
+else:
+    from equinox import AbstractClassVar
 
 
 class AbstractGradient(eqx.Module):
     """An estimator of a bound's gradient: which scores are left out, and what stands in for them."""
 
-    freezes: eqx.AbstractClassVar[bool]
-    reweighs: eqx.AbstractClassVar[bool]
+    freezes: AbstractClassVar[bool]
+    reweighs: AbstractClassVar[bool]
 
 
 class Pathwise(AbstractGradient):

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -129,9 +129,8 @@ def _chunk(constant, state, count):
 # it saves: half as much again on an idle machine, twenty times as much on a busy one. XLA's threads are switched
 # off at compilation, those of the LAPACK that it calls while the loop runs.
 _advance = eqx.filter_jit(_chunk, donate="all-except-first")
-_advance_alone = eqx.filter_jit(
-    _chunk, donate="all-except-first", compiler_options={"xla_cpu_multi_thread_eigen": False}
-)
+_OPTIONS: dict[str, Any] = {"compiler_options": {"xla_cpu_multi_thread_eigen": False}}
+_advance_alone = eqx.filter_jit(_chunk, donate="all-except-first", **_OPTIONS)
 SMALL = 100_000  # parameters up to which a step counts as small
 
 

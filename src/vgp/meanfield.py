@@ -27,12 +27,12 @@ class AbstractMeanField(eqx.Module):
     blocks: eqx.AbstractVar[int]
 
     @abc.abstractmethod
-    def given(self, f: Float[Array, "*n d"], drive: Float[Array, "*n d"] | None) -> dist.Distribution: ...
+    def given(self, f: Float[Array, "*n d"], drive: Float[Array, "*n d"] | None) -> dist.Independent: ...
 
     @abc.abstractmethod
     def integrated(
         self, mean: Float[Array, "*n d"], variance: Float[Array, "*n 1"], drive: Float[Array, "*n d"] | None
-    ) -> dist.Distribution: ...
+    ) -> dist.Independent: ...
 
 
 class Normal(AbstractMeanField):

@@ -216,10 +216,10 @@ def load(path: str | os.PathLike, target: Target | None = None, family: Abstract
     """
     arrays, meta = checkpoint.read(path)
     settings = checkpoint.rebuild(meta["settings"], arrays)
-    if family is None:
-        family = checkpoint.rebuild(meta["family"], arrays)
-    else:
-        family = checkpoint.restore(family, arrays, "family")
+    rebuilt = family is None
+    family = checkpoint.rebuild(meta["family"], arrays) if rebuilt else checkpoint.restore(family, arrays, "family")
+    if not isinstance(family, AbstractFamily):
+        raise checkpoint.CheckpointError(f"'{path}' does not hold a family; it is not a saved fit of vgp.")
     if target is not None and target.dim != family.dim:
         raise ValueError(
             f"The saved family has {family.dim} dimensions and the target {target.dim}; "

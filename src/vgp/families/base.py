@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -88,7 +89,7 @@ class AbstractView(eqx.Module):
 
     def log_joint(self, z: Float[Array, "n d"], y: Latent) -> Float[Array, "..."]:
         """log q(z | y) + log q(y)."""
-        return self.conditional(y).log_prob(z) + self.log_latent(y)
+        return jnp.asarray(self.conditional(y).log_prob(z)) + self.log_latent(y)
 
 
 def frozen(module):

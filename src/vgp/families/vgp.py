@@ -1,6 +1,6 @@
 """The variational Gaussian process (eq. `vgp`)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import equinox as eqx
 import jax
@@ -93,10 +93,12 @@ class VGP(AbstractHierarchical):
         self.linear = jnp.eye(p, c).at[dim:].set(0.0) if mean == "affine" else None
         self.loc = jnp.zeros(dim) if loc is None else jnp.asarray(loc, float)
         self.scale = jnp.ones(dim) if scale is None else jnp.asarray(scale, float)
-        self.auxiliary = Residual(dim, c, key=auxiliary_key) if auxiliary is None else auxiliary
-        if auxiliary is None and self.linear is not None and isinstance(self.meanfield, Normal):
-            noise = jnp.sqrt(self.meanfield.scale(None) ** 2 + self.kernel.variance)
-            self.auxiliary = self.auxiliary.started(self.linear[:dim], noise)
+        if auxiliary is None:
+            auxiliary = Residual(dim, c, key=auxiliary_key)
+            if self.linear is not None and isinstance(self.meanfield, Normal):
+                noise = jnp.sqrt(self.meanfield.scale(None) ** 2 + self.kernel.variance)
+                auxiliary = auxiliary.started(self.linear[:dim], noise)
+        self.auxiliary = auxiliary
 
     def view(self, collapse: bool = True) -> "AbstractView":
         conditioner = Conditioner(self.kernel, self.inputs)
@@ -138,9 +140,9 @@ class Process(eqx.Module):
         blocks = jnp.split(mean, family.meanfield.blocks, axis=-1)
         return blocks[0], variance.reshape(*xi.shape[:-1], 1), blocks[1] if len(blocks) > 1 else None
 
-    def unwhiten(self, q: dist.Distribution) -> dist.Distribution:
+    def unwhiten(self, q: dist.Independent) -> dist.Distribution:
         """The distribution of loc + scale z for a factorised Normal z."""
-        normal = q.base_dist
+        normal: Any = q.base_dist
         scale = jax.lax.stop_gradient(self.family.scale)
         return dist.Normal(self.family.loc + scale * normal.loc, scale * normal.scale).to_event(1)
 

@@ -5,6 +5,8 @@ import abc
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 HIGHEST = jax.lax.Precision.HIGHEST  # TF32 products would cost three digits of every distance
@@ -61,7 +63,7 @@ def squared_distance(x: Float[Array, "n c"], y: Float[Array, "m c"]) -> Float[Ar
 
 def _positive_root(value, name: str) -> Array:
     value = jnp.asarray(value, float)
-    if not isinstance(value, jax.core.Tracer) and not bool(jnp.all(value >= 0)):
+    if not isinstance(value, Tracer) and bool((np.asarray(value) < 0).any()):
         raise ValueError(f"A kernel's {name} must be zero or positive, got {value}; pass a non-negative number.")
     return jnp.sqrt(value)
 

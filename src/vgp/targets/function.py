@@ -48,12 +48,7 @@ def target(
     sizes = tuple(math.prod(t.inverse_shape(s)) for t, s in zip(transforms, shapes, strict=True))
     dim = sum(sizes)
     if prior is not None:
-        if isinstance(prior, dist.Normal):
-            prior = dist.Normal(*(jnp.broadcast_to(x, (dim,)) for x in (prior.loc, prior.scale))).to_event(1)
-        elif prior.event_dim == 0:
-            prior = prior.expand((dim,)).to_event(1)
-        if prior.shape() != (dim,):
-            raise ValueError(f"The prior must cover {dim} values, got one of shape {prior.shape()}.")
+        prior = _over_all(prior, dim)
     if data is not None:
         data = jax.tree.map(jnp.asarray, data)
         lengths = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(data)}
@@ -61,7 +56,15 @@ def target(
             raise ValueError(
                 f"Every array in data needs the same leading axis, got lengths {sorted(map(str, lengths))}."
             )
-    made = FunctionTarget(dim, log_density, treedef, shapes, transforms, prior, data)
+    made = FunctionTarget(
+        dim=dim,
+        log_density=log_density,
+        treedef=treedef,
+        shapes=shapes,
+        transforms=transforms,
+        prior=prior,
+        data=data,
+    )
     out = jax.eval_shape(made.density, jax.eval_shape(made.constrain, jnp.zeros(dim)))
     if getattr(out, "shape", None) != ():
         shape = getattr(out, "shape", type(out).__name__)
@@ -88,7 +91,7 @@ class FunctionTarget(Target):
 
     def minibatch(self, key: PRNGKeyArray, size: int) -> "FunctionTarget":
         """The same target on a random batch of the data, scaled so that its log density is unbiased."""
-        total = self.num_data
+        total = self.num_data or 0
         rows = jr.choice(key, total, (size,), replace=False)
         batch = jax.tree.map(lambda leaf: leaf[rows], self.data)
         return eqx.tree_at(lambda t: (t.data, t.multiplier), self, (batch, total / size))
@@ -112,7 +115,7 @@ class FunctionTarget(Target):
 
     def unconstrain(self, z):
         leaves = self.treedef.flatten_up_to(z)
-        parts = [t.inv(jnp.asarray(x)).reshape(-1) for t, x in zip(self.transforms, leaves, strict=True)]
+        parts = [jnp.ravel(t.inv(jnp.asarray(x))) for t, x in zip(self.transforms, leaves, strict=True)]
         return jnp.concatenate(parts)
 
     def log_jacobian(self, u):
@@ -124,6 +127,18 @@ class FunctionTarget(Target):
 
     def log_likelihood(self, u):
         return self.density(self.constrain(u)) + self.log_jacobian(u)
+
+
+def _over_all(prior: dist.Distribution, dim: int) -> dist.Distribution:
+    # The prior as one distribution of the flat vector; a Normal stays a Normal, for the sake of its KL.
+    if isinstance(prior, dist.Normal):
+        loc, scale = jnp.asarray(prior.loc), jnp.asarray(prior.scale)
+        prior = dist.Normal(jnp.broadcast_to(loc, (dim,)), jnp.broadcast_to(scale, (dim,))).to_event(1)
+    elif prior.event_dim == 0:
+        prior = prior.expand((dim,)).to_event(1)
+    if prior.shape() != (dim,):
+        raise ValueError(f"The prior must cover {dim} values, got one of shape {prior.shape()}.")
+    return prior
 
 
 def _spread(constraints, example) -> list[constraint.Constraint]:

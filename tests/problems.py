@@ -38,6 +38,7 @@ def linear_vgp(auxiliary):
     )
 
 
+@eqx.filter_jit
 def random_vgp(dim, latent_dim, key, num_data=6, scale="gp", noise=0.4):
     """A VGP in general position: every parameter at random, r not quite its posterior."""
     made = vgp.VGP(dim, num_data, latent_dim, kernel=ARD(0.3, 0.5), meanfield=Normal(dim, scale, noise), key=key)
@@ -56,6 +57,13 @@ def covering(family):
     return eqx.tree_at(lambda f: f.auxiliary, family, prior)
 
 
+@eqx.filter_jit
+def draws_of(family, key, n):
+    """n draws, compiled: eagerly, every small operation would be a compilation of its own."""
+    return family.sample(key, n)
+
+
+@eqx.filter_jit
 def exact_log_q(family, z, nodes=96):
     """log q(z) by Gauss–Hermite quadrature over ξ, in one or two latent dimensions."""
     x, w = hermegauss(nodes)

@@ -9,7 +9,7 @@ import jax.random as jr
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from problems import covering, exact_log_q, mean_and_error, random_vgp
+from problems import covering, draws_of, exact_log_q, mean_and_error, random_vgp
 
 import vgp
 from vgp import diagnostics
@@ -46,13 +46,11 @@ def test_importance_never_decreases_with_outer_draws(family):
     assert ten < 3 * e2  # the target is normalised
 
 
-@pytest.mark.parametrize(
-    ("dim", "latent_dim", "scale"), [(1, 1, "learned"), (2, 1, "gp"), (2, 2, "learned"), (2, 2, "gp")]
-)
+@pytest.mark.parametrize(("dim", "latent_dim", "scale"), [(1, 1, "learned"), (2, 1, "gp"), (2, 2, "gp")])
 def test_sandwich_contains_the_true_elbo_and_closes(dim, latent_dim, scale):
     family = covering(random_vgp(dim, latent_dim, jr.key(3), scale=scale, noise=0.9))
     target = vgp.target(lambda z: jnp.sum(jax.scipy.stats.norm.logpdf(z, 0.5, 1.2)), jnp.zeros(dim))
-    z = family.sample(jr.key(9), 20_000)
+    z = draws_of(family, jr.key(9), 20_000)
     true, error = mean_and_error(np.asarray(target.log_probs(z) - exact_log_q(family, z)))
     widths = []
     for inner in (2, 20, 400):
@@ -67,7 +65,7 @@ def test_sandwich_contains_the_true_elbo_and_closes(dim, latent_dim, scale):
 
 def test_log_prob_agrees_with_quadrature():
     family = covering(random_vgp(2, 2, jr.key(3), noise=0.9))
-    z = family.sample(jr.key(5), 200)
+    z = draws_of(family, jr.key(5), 200)
     estimate = diagnostics.log_prob(family, z, jr.key(6), inner=4000)
     off = np.asarray(estimate.value - exact_log_q(family, z))
     assert (np.abs(off) < 6 * np.asarray(estimate.stderr) + 1e-3).mean() > 0.97

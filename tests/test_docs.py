@@ -34,7 +34,9 @@ def test_the_code_on_the_page_runs(page, index, tmp_path, monkeypatch):
 
 
 def test_the_tables_are_those_of_the_records():
-    done = subprocess.run([sys.executable, ROOT / "benchmarks" / "tables.py", "--check"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "tables.py", "--check"], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -69,9 +69,7 @@ def _cache_folder() -> Path:
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures and demo.json.")] = Path("demo"),
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A few steps on two targets: shows that everything runs.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A few steps on two targets, to see it run.")] = False,
     seed: Annotated[int, typer.Option(help="Seed of every random key.")] = 0,
     target: Annotated[list[str] | None, typer.Option(help="Only this target; may be given again.")] = None,
 ):

@@ -42,7 +42,7 @@ class Effort:
     inner: int  # and samples of ξ for each of them
 
 
-FULL = Effort(steps=None, flow_steps=3000, measured=16384, inner=200)
+FULL = Effort(steps=None, flow_steps=6000, measured=16384, inner=200)
 QUICK = Effort(steps=100, flow_steps=100, measured=2048, inner=20)
 
 
@@ -160,9 +160,9 @@ def _table(name: str, dim: int, rows: Sequence[Row], effort: Effort) -> Table:
     caption += f"Flows: {effort.flow_steps} steps of {rivals.guides.DRAWS} draws. Seconds of fitting, "
     cached = any(row.from_cache for row in rows)
     caption += "partly compiled by an earlier run." if cached else "compilation included."
-    table = Table(title=f"{name}, {dim} dimensions", caption=caption, box=SIMPLE_HEAD, width=79)
+    table = Table(title=f"{name}, {dim} dimensions", caption=caption, box=SIMPLE_HEAD)
     table.title_justify = table.caption_justify = "left"
-    table.add_column("family")
+    table.add_column("family", no_wrap=True)
     table.add_column("ELBO", no_wrap=True)
     table.add_column("k-hat", no_wrap=True)
     table.add_column("seconds", justify="right")

@@ -25,6 +25,7 @@ from .families.base import (
     frozen,
 )
 from .gradients import AbstractGradient, Pathwise, StickingTheLanding, scale_gradient
+from .noise import sample
 from .target import Target
 
 
@@ -71,7 +72,7 @@ def log_q_upper(
     first = posterior.log_prob(y)
     if inner == 0:
         return density.log_joint(z, y) - first
-    samples = posterior.sample(key, (inner,))
+    samples = sample(posterior, key, (inner,))
     if gradient.reweighs:
         # The same numbers twice, once for the weights and once for the gradient: compiled, they are one.
         settled = _log_weights(density, z, y, samples, posterior, first)
@@ -92,7 +93,7 @@ class LogQ(NamedTuple):
 def log_q_sandwich(view: AbstractView, z, y: Latent, key: PRNGKeyArray, inner: int) -> LogQ:
     """Both sides from one set of inner samples: with the y that generated z, and without it."""
     posterior = view.posterior(z)
-    samples = posterior.sample(key, (inner,))
+    samples = sample(posterior, key, (inner,))
     log_weights = _log_weights(view, z, y, samples, posterior, posterior.log_prob(y))
     upper = logsumexp(log_weights, axis=0) - jnp.log(inner + 1)
     lower = logsumexp(log_weights[1:], axis=0) - jnp.log(inner)
@@ -104,7 +105,7 @@ def draw(view: AbstractView, key: PRNGKeyArray, n: int):
     latent_key, z_key, key = jr.split(key, 3)
     y = view.sample_latent(latent_key, n)
     conditional = view.conditional(y)
-    return conditional.sample(z_key), y, conditional, key
+    return sample(conditional, z_key), y, conditional, key
 
 
 # ---------------------------------------------------------------- the bounds

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .bounds import draw, log_q_sandwich
 from .families.base import AbstractExact, AbstractFamily, AbstractHierarchical, AbstractView
+from .noise import sample
 from .target import Target
 
 BUDGET = 2**24  # floats that one chunk of an evaluation may hold
@@ -112,7 +113,7 @@ def log_prob(family: AbstractFamily, u: Float[Array, "n d"], key: PRNGKeyArray, 
     def one(args):
         point, key = args
         posterior = view.posterior(point[None])
-        samples = posterior.sample(key, (inner,))
+        samples = sample(posterior, key, (inner,))
         log_weights = (view.log_joint(point[None], samples) - posterior.log_prob(samples))[:, 0]
         value = logsumexp(log_weights) - jnp.log(inner)
         return value, jnp.std(jnp.exp(log_weights - value)) / jnp.sqrt(inner)

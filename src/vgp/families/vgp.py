@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ..auxiliary import AbstractAuxiliary, Residual
 from ..gp import ARD, AbstractKernel, Conditioner
 from ..meanfield import AbstractMeanField, Normal
+from ..noise import sample, standard_normal
 from .base import AbstractHierarchical, AbstractView
 
 SPREAD = 2.0  # the variational inputs start wider than ξ ~ N(0, I), so that the warp is anchored in its tails
@@ -119,7 +120,7 @@ class VGP(AbstractHierarchical):
     def sample(self, key, n):
         view = self.view()
         latent_key, key = jr.split(key)
-        return view.conditional(view.sample_latent(latent_key, n)).sample(key)
+        return sample(view.conditional(view.sample_latent(latent_key, n)), key)
 
 
 class Process(eqx.Module):
@@ -158,7 +159,7 @@ class Process(eqx.Module):
 
     def latent(self, key, n) -> Float[Array, "n c"]:
         """ξ ~ N(0, I)."""
-        return jr.normal(key, (n, self.family.latent_dim), self.family.loc.dtype)
+        return standard_normal(key, (n, self.family.latent_dim), self.family.loc.dtype)
 
 
 def _standard_normal(xi):
@@ -192,7 +193,7 @@ class Extended(AbstractView):
     def sample_latent(self, key, n):
         xi_key, f_key = jr.split(key)
         xi = self.process.latent(xi_key, n)
-        return xi, self.mapping(xi).sample(f_key)
+        return xi, sample(self.mapping(xi), f_key)
 
     def mapping(self, xi: Float[Array, "*k c"]) -> dist.Distribution:
         """q(f | ξ)."""
@@ -226,8 +227,8 @@ class ExtendedPosterior(eqx.Module):
 
     def sample(self, key, shape=()):
         xi_key, f_key = jr.split(key)
-        xi = self.latent.sample(xi_key, shape)
-        return xi, self.mapping(xi).sample(f_key)
+        xi = sample(self.latent, xi_key, shape)
+        return xi, sample(self.mapping(xi), f_key)
 
     def log_prob(self, y):
         xi, f = y

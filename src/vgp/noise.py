@@ -1,0 +1,31 @@
+"""Reparameterised draws whose noise is made once."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpyro.distributions as dist
+from jaxtyping import Array, Float, PRNGKeyArray
+
+
+def standard_normal(key: PRNGKeyArray, shape: tuple[int, ...], dtype) -> Float[Array, "..."]:
+    """Standard normal noise by the inverse error function, as `jax.random.normal`, but computed only once.
+
+    The compiler would copy that function into every place that uses the noise: fifteen copies, a third of a
+    step's program. It does not look into a loop, so the function goes through one, of two turns.
+    """
+    half = -(-math.prod(shape) // 2)
+    below = jnp.nextafter(jnp.array(-1.0, dtype), jnp.array(0.0, dtype))
+    uniform = jr.uniform(key, (2, half), dtype, minval=below, maxval=1.0)
+    noise = jax.lax.map(lambda u: jnp.sqrt(jnp.array(2.0, dtype)) * jax.lax.erf_inv(u), uniform)
+    return noise.reshape(-1)[: math.prod(shape)].reshape(shape)
+
+
+def sample(q: dist.Distribution, key: PRNGKeyArray, shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
+    """A reparameterised draw of q; factorised Normals, the usual case, through `standard_normal`."""
+    base = q.base_dist if isinstance(q, dist.Independent) else None
+    if not isinstance(base, dist.Normal):
+        return jnp.asarray(q.sample(key, shape))
+    loc, scale = jnp.asarray(base.loc), jnp.asarray(base.scale)
+    return loc + scale * standard_normal(key, shape + q.shape(), loc.dtype)

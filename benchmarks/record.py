@@ -21,7 +21,7 @@ def write(name: str, configuration: dict[str, Any], figures: Any, out: Path | No
         "figures": figures,
         "commit": _commit(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "hardware": f"{jax.devices()[0].device_kind}, {os.cpu_count()} cores, {platform.machine()}",
+        "hardware": f"{jax.devices()[0].device_kind}, {len(os.sched_getaffinity(0))} cores, {platform.machine()}",
         "versions": {"python": platform.python_version(), "jax": jax.__version__},
     }
     path = (out or RESULTS) / f"{name}.json"

@@ -92,6 +92,11 @@ def _model(dim: int, log_prob: Callable[[Array], Array]) -> Callable[[], None]:
     return model
 
 
+def _hasty(function: Callable[..., Any]) -> Callable[..., Any]:
+    # For what runs once: compiling it well would take longer than running it.
+    return eqx.filter_jit(function, compiler_options={"xla_backend_optimization_level": 0})
+
+
 def _svi(dim: int, log_prob, name: str, steps: int, draws: int, step_size: float) -> SVI:
     model = _model(dim, log_prob)
     # A constant step size leaves the parameters wandering around the optimum, in proportion to it: measured on the
@@ -102,8 +107,9 @@ def _svi(dim: int, log_prob, name: str, steps: int, draws: int, step_size: float
 
 
 # A guide sets itself up in hundreds of small operations, which one by one take longer to compile than all the steps
-# take to run. So the start is compiled whole, and once for all targets of a size: no guide's start depends on them.
-@eqx.filter_jit
+# take to run. So the start is compiled whole, in haste, and once for all targets of a size: no guide's start depends
+# on them.
+@_hasty
 def _start(name: str, dim: int, key: PRNGKeyArray) -> Any:
     return _svi(dim, jnp.sum, name, STEPS, DRAWS, STEP_SIZE).init(key)
 
@@ -123,7 +129,7 @@ def _posterior(name: str, dim: int, params: dict[str, Array]) -> dist.Transforme
     return dist.TransformedDistribution(guide.get_base_dist(), guide.get_transform(params))
 
 
-@eqx.filter_jit
+@_hasty
 def _sample(name: str, dim: int, params: dict[str, Array], key: PRNGKeyArray, n: int) -> Any:
     return _posterior(name, dim, params).sample(key, (n,))
 

@@ -4,6 +4,7 @@ It sees the standardised residual e = (z − loc) / scale, never z itself.
 """
 
 import abc
+import itertools
 
 import equinox as eqx
 import jax
@@ -35,25 +36,29 @@ def affine_posterior(linear: Float[Array, "d c"], noise: Float[Array, " d"]):
     """Slope and covariance of ξ | e when e = linear ξ + noise ε: the exact r of a linear warp."""
     c = linear.shape[1]
     scaled = linear / noise[:, None]
-    covariance = jnp.linalg.inv(jnp.eye(c) + scaled.T @ scaled)
+    factor = jax.scipy.linalg.cho_factor(jnp.eye(c) + scaled.T @ scaled)
+    covariance = jax.scipy.linalg.cho_solve(factor, jnp.eye(c))
     return covariance @ (scaled / noise[:, None]).T, covariance
 
 
 class Network(eqx.Module):
     """One or more tanh layers with a last layer of zeros, so that it starts as the zero function."""
 
-    layers: tuple[eqx.nn.Linear, ...]
+    weights: tuple[Float[Array, "i o"], ...]
+    biases: tuple[Float[Array, " o"], ...]
 
     def __init__(self, sizes: tuple[int, ...], *, key: PRNGKeyArray):
-        keys = jr.split(key, len(sizes) - 1)
-        layers = [eqx.nn.Linear(a, b, key=k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True)]
-        layers[-1] = jax.tree.map(jnp.zeros_like, layers[-1])
-        self.layers = tuple(layers)
+        hidden = list(itertools.pairwise(sizes[:-1]))
+        keys = jr.split(key, len(hidden)) if len(hidden) > 1 else [key]
+        drawn = [jr.normal(k, size) / size[0] ** 0.5 for k, size in zip(keys, hidden, strict=True)]
+        self.weights = (*drawn, jnp.zeros(sizes[-2:]))
+        self.biases = tuple(jnp.zeros(size) for size in sizes[1:])
 
     def __call__(self, x: Float[Array, "n i"]) -> Float[Array, "n o"]:
-        for layer in self.layers[:-1]:
-            x = jnp.tanh(jax.vmap(layer)(x))
-        return jax.vmap(self.layers[-1])(x)
+        *hidden, last = zip(self.weights, self.biases, strict=True)
+        for weight, bias in hidden:
+            x = jnp.tanh(x @ weight + bias)
+        return x @ last[0] + last[1]
 
 
 class Residual(AbstractAuxiliary):

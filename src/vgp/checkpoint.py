@@ -161,9 +161,7 @@ def rebuild(description: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _lookup(name: str) -> type:
-    # Only this package's own modules, and the linear layer they use, may be named in a file.
-    if name == "equinox.nn._linear:Linear":
-        return eqx.nn.Linear
+    # Only this package's own modules may be named in a file.
     package, _, attribute = name.partition(":")
     found = None
     if package.split(".")[0] == __name__.split(".")[0]:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import jax
@@ -78,19 +79,24 @@ def run(out: Path, targets: Sequence[str] | None = None, *, quick: bool = False,
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"The folder '{out}' cannot be made ({error.strerror}); pass another with --out.") from error
-    started, hits, rows, complete = time.monotonic(), CacheHits(), [], True
+    started, hits, rows, complete = time.monotonic(), CacheHits(), [], False
     try:
         for name in names:
             _one_target(name, effort, seed, out, console, rows, hits)
+        complete = True
     except (Interrupted, KeyboardInterrupt):
-        complete = False
-    seconds = time.monotonic() - started
-    _write_record(out / "demo.json", rows, seconds, seed, quick, complete)
+        pass
+    finally:
+        seconds = time.monotonic() - started
+        _write_record(out / "demo.json", rows, seconds, seed, quick, complete)
     if not complete:
         console.print(f"Stopped by Ctrl-C after {len(rows)} of {len(names) * len(FAMILIES)} runs; these are kept.")
     for sentence in _findings(rows, quick):
         console.print(sentence)
-    console.print(f"Pictures and the record demo.json are in {out}; all of it took {seconds:.0f} s.")
+    console.print(
+        f"The pictures are in {out}, beside the record demo.json: good draws fill the black contours and nothing else. "
+        f"All of it took {seconds:.0f} s."
+    )
     return complete
 
 
@@ -112,7 +118,7 @@ def _one_target(name, effort, seed, out, console, rows, hits):
                     raise Interrupted
     finally:
         if here:
-            console.print(_table(name, target.dim, here, effort))
+            console.print(_table(name, target.dim, here, effort), "")
         if draws:
             plots.compare(target, draws, notes).savefig(out / f"{name}.png", dpi=130)
 
@@ -160,7 +166,7 @@ def _table(name: str, dim: int, rows: Sequence[Row], effort: Effort) -> Table:
     caption += f"Flows: {effort.flow_steps} steps of {rivals.guides.DRAWS} draws. Seconds of fitting, "
     cached = any(row.from_cache for row in rows)
     caption += "partly compiled by an earlier run." if cached else "compilation included."
-    table = Table(title=f"{name}, {dim} dimensions", caption=caption, box=SIMPLE_HEAD)
+    table = Table(title=f"{name}, {dim} dimensions", caption=caption, box=SIMPLE_HEAD, pad_edge=False)
     table.title_justify = table.caption_justify = "left"
     table.add_column("family", no_wrap=True)
     table.add_column("ELBO", no_wrap=True)
@@ -169,7 +175,8 @@ def _table(name: str, dim: int, rows: Sequence[Row], effort: Effort) -> Table:
     for row in rows:
         word = khat_word(row.khat)
         khat = Text(f"{row.khat:5.2f} {word}", COLOURS.get(word, "red"))
-        table.add_row(row.family, Text(_shown(row)), khat, f"{row.seconds:.1f}")
+        family = f"{row.family}, interrupted" if row.status == "interrupted" else row.family
+        table.add_row(family, Text(_shown(row)), khat, f"{row.seconds:.1f}")
     return table
 
 
@@ -190,20 +197,20 @@ def _findings(rows: Sequence[Row], quick: bool) -> list[str]:
     gaussian = [lost[key] for key in lost if key[1] in GAUSSIANS]
     if not vgp or not gaussian:
         return []
-    best = {}
+    best: dict[str, Row] = {}
     for row in rows:
         best[row.target] = max(best.get(row.target, row), row, key=lambda r: r.elbo_lower)
-    winners = ", ".join(f"{name}: {row.family}" for name, row in best.items())
+    won = {family: ", ".join(name for name, row in best.items() if row.family == family) for family in FAMILIES}
+    winners = "; ".join(f"{family} on {names}" for family, names in won.items() if names)
     return [
         f"Where 0 is exact, a Gaussian loses {min(gaussian):.2f} to {max(gaussian):.2f} nats, because it cannot bend "
-        f"or split; the VGP bends it by a Gaussian process and loses at most {max(vgp):.3f}.",
-        f"Highest ELBO ({winners}); in the pictures, good draws fill the black contours and nothing else.",
+        f"or split; the VGP bends one by a Gaussian process and loses at most {max(vgp):.3f}.",
+        f"Highest ELBO: {winners}. Each family had one start, and flows depend on theirs: "
+        "another --seed may change that.",
     ]
 
 
 def _write_record(path: Path, rows: Sequence[Row], seconds: float, seed: int, quick: bool, complete: bool):
-    from importlib.metadata import version
-
     packages = ("vgp", "jax", "numpyro")
     record = {
         "versions": {package: version(package) for package in packages},

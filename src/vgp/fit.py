@@ -1,10 +1,10 @@
 """`vgp.fit`: a target and a family in, a `Fit` out."""
 
+import math
 import os
 import time
 import warnings
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal
 
 import equinox as eqx
@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from . import loop, optimizers
 from .bounds import AbstractBound, Collapsed, Importance
 from .checkpoint import restore
+from .compiling import once
 from .families import VGP, AbstractExact, AbstractFamily, Flow
 from .gradients import AbstractGradient, DoublyReparameterised, Pathwise, StickingTheLanding
 from .meanfield import Normal
@@ -35,22 +35,34 @@ class Assemble(eqx.Module):
     """
 
     static: PyTree  # the family without its parameters
-    unravel: Callable[[Array], PyTree] | None = eqx.field(static=True)
+    treedef: Any = eqx.field(static=True)
+    leaves: tuple[tuple[tuple[int, ...], Any], ...] | None = eqx.field(static=True)  # shapes and dtypes, if flat
 
     def __call__(self, params: PyTree) -> AbstractFamily:
-        return eqx.combine(params if self.unravel is None else self.unravel(params), self.static)
+        if self.leaves is not None:
+            sizes = [math.prod(shape) for shape, _ in self.leaves]
+            ends = np.cumsum(sizes)
+            pieces = [
+                params[end - size : end].reshape(shape).astype(dtype)
+                for (shape, dtype), size, end in zip(self.leaves, sizes, ends, strict=True)
+            ]
+            params = jax.tree.unflatten(self.treedef, pieces)
+        return eqx.combine(params, self.static)
+
+    def on_host(self, params: PyTree) -> AbstractFamily:
+        """The same, its slices taken by numpy: nothing is compiled."""
+        family = self(jax.tree.map(np.asarray, params))
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, family)
 
     @staticmethod
     def taken_apart(family: AbstractFamily, flat: bool) -> tuple[PyTree, "Assemble"]:
         """The parameters of a family, and the way back."""
         params, static = eqx.partition(family, eqx.is_inexact_array)
-        params, unravel = ravel_pytree(params) if flat else (params, None)
-        return params, Assemble(static, unravel)
-
-
-@eqx.filter_jit
-def _assembled(assemble: Assemble, params: PyTree) -> AbstractFamily:
-    return assemble(params)
+        leaves, treedef = jax.tree.flatten(params)
+        if not flat:
+            return params, Assemble(static, treedef, None)
+        kinds = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        return jnp.concatenate([jnp.ravel(leaf) for leaf in leaves]), Assemble(static, treedef, kinds)
 
 
 class Step(eqx.Module):
@@ -163,7 +175,7 @@ def begin(target, families, settings, optimizer, key, progress, checkpoint) -> F
     return proceed(target, families[0], settings, transformation, state, history, seconds, progress, checkpoint)
 
 
-@eqx.filter_jit
+@once
 def _stacked(families, transformation, keys, settings) -> loop.State:
     # The states of all restarts on a leading axis; of a single run, as it is. Compiled: eagerly it would be
     # a hundred small compilations.
@@ -182,9 +194,7 @@ def proceed(target, family, settings, transformation, state, history, seconds, p
     started = time.monotonic() - seconds
 
     def result(state, history, ending) -> Fit:
-        return Fit.make(
-            target, partial(_assembled, assemble), settings, state, history, ending, time.monotonic() - started
-        )
+        return Fit.make(target, assemble.on_host, settings, state, history, ending, time.monotonic() - started)
 
     def save(state, history):
         try:
@@ -225,12 +235,12 @@ def _starts(target, family, restarts, key) -> list[AbstractFamily]:
     return [family, *(_perturbed(family, k) for k in jr.split(key, restarts - 1))]
 
 
-@eqx.filter_jit
+@once
 def _default_families(dim: int, key, restarts: int) -> list[AbstractFamily]:
     return [VGP(dim, meanfield=Normal(dim, "gp", 0.5), key=k) for k in jr.split(key, restarts)]
 
 
-@eqx.filter_jit
+@once
 def _perturbed(family, key):
     # Each array moves by a tenth of its own size, so that what is exactly zero stays a special case.
     leaves, treedef = jax.tree.flatten(family)
@@ -295,7 +305,7 @@ def _culprit(step: Step, family, state, settings) -> str:
     if bad.size:
         return f"the gradient of the log density is not finite at {_shown(step.target, z[bad[0]])}"
     params, static = eqx.partition(family, eqx.is_inexact_array)
-    step = eqx.tree_at(lambda s: s.assemble, step, Assemble(static, None))
+    step = eqx.tree_at(lambda s: s.assemble, step, Assemble(static, None, None))
     gradient = jax.grad(lambda p: step.bound(p, key))(params)
     for path, leaf in jax.tree_util.tree_flatten_with_path(gradient)[0]:
         if not bool(jnp.all(jnp.isfinite(leaf))):

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,6 +18,7 @@ import scipy.linalg  # noqa: F401  loads the BLAS whose threads are limited belo
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from threadpoolctl import threadpool_limits
 
+from .compiling import alone, once
 from .progress import Bar
 from .stopping import Plateau
 
@@ -129,8 +130,7 @@ def _chunk(constant, state, count):
 # it saves: half as much again on an idle machine, twenty times as much on a busy one. XLA's threads are switched
 # off at compilation, those of the LAPACK that it calls while the loop runs.
 _advance = eqx.filter_jit(_chunk, donate="all-except-first")
-_OPTIONS: dict[str, Any] = {"compiler_options": {"xla_cpu_multi_thread_eigen": False}}
-_advance_alone = eqx.filter_jit(_chunk, donate="all-except-first", **_OPTIONS)
+_advance_alone = alone(_chunk, donate="all-except-first")
 SMALL = 100_000  # parameters up to which a step counts as small
 
 
@@ -202,7 +202,7 @@ def run(
     return Outcome(state, history, ending)
 
 
-@eqx.filter_jit
+@once
 def _own(state: State) -> State:
     # A copy, since chunks give their buffers away and these may be the caller's; and without weak types,
     # which the second chunk would not have and so compile again.

@@ -188,7 +188,7 @@ def _warp(axis: Axes, family: VGP, window: np.ndarray, reach: float = 2.5):
             for line in np.asarray(_push(family, np.stack(lines, -1))):
                 axis.plot(*line.T, color=colour, linewidth=0.9)
     axis.set(xlim=window[:, 0], ylim=window[:, 1], xlabel="$u_1$", ylabel="$u_2$")
-    axis.set_title(rf"warp of a grid $|\xi_i| \leq {reach}$")
+    axis.set_title(r"warp: mean of $u$ on a grid of $\xi$")
 
 
 @eqx.filter_jit

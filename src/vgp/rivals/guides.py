@@ -94,7 +94,8 @@ def _model(dim: int, log_prob: Callable[[Array], Array]) -> Callable[[], None]:
 
 def _hasty(function: Callable[..., Any]) -> Callable[..., Any]:
     # For what runs once: compiling it well would take longer than running it.
-    return eqx.filter_jit(function, compiler_options={"xla_backend_optimization_level": 0})
+    jit: Any = eqx.filter_jit  # its type leaves out what it passes on to jax.jit
+    return jit(function, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def _svi(dim: int, log_prob, name: str, steps: int, draws: int, step_size: float) -> SVI:

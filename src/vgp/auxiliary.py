@@ -10,8 +10,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
+
+from .compiling import once
+from .noise import initial_normal
 
 
 class AbstractAuxiliary(eqx.Module):
@@ -31,7 +35,7 @@ class AbstractAuxiliary(eqx.Module):
     ) -> dist.Distribution: ...
 
 
-@jax.jit
+@once
 def affine_posterior(linear: Float[Array, "d c"], noise: Float[Array, " d"]):
     """Slope and covariance of ξ | e when e = linear ξ + noise ε: the exact r of a linear warp."""
     c = linear.shape[1]
@@ -50,9 +54,9 @@ class Network(eqx.Module):
     def __init__(self, sizes: tuple[int, ...], *, key: PRNGKeyArray):
         hidden = list(itertools.pairwise(sizes[:-1]))
         keys = jr.split(key, len(hidden)) if len(hidden) > 1 else [key]
-        drawn = [jr.normal(k, size) / size[0] ** 0.5 for k, size in zip(keys, hidden, strict=True)]
-        self.weights = (*drawn, jnp.zeros(sizes[-2:]))
-        self.biases = tuple(jnp.zeros(size) for size in sizes[1:])
+        drawn = [initial_normal(k, size) / size[0] ** 0.5 for k, size in zip(keys, hidden, strict=True)]
+        self.weights = (*drawn, jnp.asarray(np.zeros(sizes[-2:]), float))
+        self.biases = tuple(jnp.asarray(np.zeros(size), float) for size in sizes[1:])
 
     def __call__(self, x: Float[Array, "n i"]) -> Float[Array, "n o"]:
         *hidden, last = zip(self.weights, self.biases, strict=True)
@@ -74,9 +78,8 @@ class Residual(AbstractAuxiliary):
     network: Network
 
     def __init__(self, dim: int, latent_dim: int, *, width: int = 32, depth: int = 1, key: PRNGKeyArray):
-        self.slope = jnp.zeros((latent_dim, dim))
-        self.offset = jnp.zeros(latent_dim)
-        self.log_scale = jnp.zeros(latent_dim)
+        self.slope = jnp.asarray(np.zeros((latent_dim, dim)), float)
+        self.offset = self.log_scale = jnp.asarray(np.zeros(latent_dim), float)
         self.network = Network((dim, *(width,) * depth, 2 * latent_dim), key=key)
 
     def started(self, linear: Float[Array, "d c"], noise: Float[Array, " d"]) -> "Residual":

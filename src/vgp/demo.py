@@ -175,7 +175,7 @@ def _table(name: str, dim: int, rows: Sequence[Row], effort: Effort) -> Table:
     for row in rows:
         word = khat_word(row.khat)
         khat = Text(f"{row.khat:5.2f} {word}", COLOURS.get(word, "red"))
-        family = f"{row.family}, interrupted" if row.status == "interrupted" else row.family
+        family = f"{row.family} (cut)" if row.status == "interrupted" else row.family
         table.add_row(family, Text(_shown(row)), khat, f"{row.seconds:.1f}")
     return table
 
@@ -192,6 +192,7 @@ def _shown(row: Row) -> str:
 def _findings(rows: Sequence[Row], quick: bool) -> list[str]:
     if quick:
         return ["A quick run: everything works, and the few steps say nothing about the families."]
+    rows = [row for row in rows if row.status != "interrupted"]
     lost = {(row.target, row.family): -row.elbo_lower for row in rows if row.target in NORMALISED}
     vgp = [lost[key] for key in lost if key[1] == "VGP"]
     gaussian = [lost[key] for key in lost if key[1] in GAUSSIANS]

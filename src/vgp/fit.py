@@ -235,9 +235,9 @@ def _starts(target, family, restarts, key) -> list[AbstractFamily]:
     return [family, *(_perturbed(family, k) for k in jr.split(key, restarts - 1))]
 
 
-@once
 def _default_families(dim: int, key, restarts: int) -> list[AbstractFamily]:
-    return [VGP(dim, meanfield=Normal(dim, "gp", 0.5), key=k) for k in jr.split(key, restarts)]
+    keys = jr.split(key, restarts) if restarts > 1 else [key]
+    return [VGP(dim, meanfield=Normal(dim, "gp", 0.5), key=k) for k in keys]
 
 
 @once

@@ -8,6 +8,7 @@ from typing import Literal
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
@@ -51,7 +52,7 @@ class Normal(AbstractMeanField):
             raise ValueError(f"The scale of a Normal mean-field is 'learned' or 'gp', got {scale!r}.")
         if not initial > 0:
             raise ValueError(f"The initial scale of a Normal mean-field must be positive, got {initial}.")
-        self.log_scale = jnp.full((dim,), jnp.log(initial))
+        self.log_scale = jnp.asarray(np.full(dim, np.log(initial)), float)
         self.blocks = 2 if scale == "gp" else 1
 
     def scale(self, drive: Float[Array, "*n d"] | None) -> Float[Array, "..."]:

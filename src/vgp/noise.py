@@ -1,11 +1,14 @@
 """Reparameterised draws whose noise is made once."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import numpyro.distributions as dist
+from jax.core import Tracer
 from jaxtyping import Array, Float, PRNGKeyArray
 
 
@@ -22,10 +25,20 @@ def standard_normal(key: PRNGKeyArray, shape: tuple[int, ...], dtype) -> Float[A
     return noise.reshape(-1)[: math.prod(shape)].reshape(shape)
 
 
-def sample(q: dist.Distribution, key: PRNGKeyArray, shape: tuple[int, ...] = ()) -> Float[Array, "..."]:
+def sample(q: Any, key: PRNGKeyArray, shape: tuple[int, ...] = ()) -> Any:
     """A reparameterised draw of q; factorised Normals, the usual case, through `standard_normal`."""
     base = q.base_dist if isinstance(q, dist.Independent) else None
     if not isinstance(base, dist.Normal):
-        return jnp.asarray(q.sample(key, shape))
+        return q.sample(key, shape)
     loc, scale = jnp.asarray(base.loc), jnp.asarray(base.scale)
     return loc + scale * standard_normal(key, shape + q.shape(), loc.dtype)
+
+
+def initial_normal(key: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
+    """Standard normal starting values. Outside of a compiled function they are drawn by numpy, seeded by the
+    key, since compiling a generator for one draw would take longer than all the rest of a family's set-up.
+    """
+    if isinstance(key, Tracer):
+        return jr.normal(key, shape)
+    seed = np.asarray(jr.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key)
+    return jnp.asarray(np.random.default_rng(seed.ravel()).normal(size=shape), float)

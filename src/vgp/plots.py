@@ -33,7 +33,7 @@ class Picture(Figure):
         return buffer.getvalue()
 
 
-def plot(fit: Fit) -> Figure:
+def plot(fit: Fit) -> Picture:
     """The bound's history, and the draws: in two dimensions on the target's contours, with the VGP's warp beside
     them; otherwise the first two coordinates and the interval of each value.
     """
@@ -62,7 +62,9 @@ def plot(fit: Fit) -> Figure:
     return figure
 
 
-def compare(target: Target, draws: Mapping[str, Float[Array, "n 2"]], notes: Mapping[str, str] | None = None) -> Figure:
+def compare(
+    target: Target, draws: Mapping[str, Float[Array, "n 2"]], notes: Mapping[str, str] | None = None
+) -> Picture:
     """A row of panels, one per family: its draws, flat and unconstrained, on the contours of one 2-d target.
 
     `notes` gives a second line of a panel's title, such as its ELBO.
@@ -128,14 +130,14 @@ def _window(draws: np.ndarray, target: Target | None) -> np.ndarray:
     low, high = np.quantile(points, (0.003, 0.997), axis=0)
     margin = 0.15 * (high - low) + 1e-3
     window = np.stack([low - margin, high + margin])
-    for _ in range(8 if target is not None and target.dim == 2 else 0):
+    for _ in range(12 if target is not None and target.dim == 2 else 0):
         _, _, density = _density(target, window)
         inside = density[1:-1, 1:-1].max()
         edges = np.array([[density[:, 0].max(), density[0].max()], [density[:, -1].max(), density[-1].max()]])
         cut_off = edges > 0.01 * inside
         if not cut_off.any():
             break
-        window += cut_off * np.array([[-0.2], [0.2]]) * (window[1] - window[0])
+        window += cut_off * np.array([[-0.25], [0.25]]) * (window[1] - window[0])
     return window
 
 

@@ -6,13 +6,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..auxiliary import AbstractAuxiliary, Residual
 from ..gp import ARD, AbstractKernel, Conditioner
 from ..meanfield import AbstractMeanField, Normal
-from ..noise import sample, standard_normal
+from ..noise import initial_normal, sample, standard_normal
 from .base import AbstractHierarchical, AbstractView
 
 SPREAD = 2.0  # the variational inputs start wider than ξ ~ N(0, I), so that the warp is anchored in its tails
@@ -76,8 +77,10 @@ class VGP(AbstractHierarchical):
             raise ValueError(f"The mean function is 'affine' or 'zero', got {mean!r}.")
         inputs_key, auxiliary_key = jr.split(key)
         self.dim, self.latent_dim = dim, c
-        self.kernel = ARD(0.05, jnp.full(c, 1.0 / c)) if kernel is None else kernel
-        self.inputs = SPREAD * jr.normal(inputs_key, (num_data, c)) if inputs is None else jnp.asarray(inputs, float)
+        self.kernel = ARD(0.05, np.full(c, 1.0 / c)) if kernel is None else kernel
+        self.inputs = (
+            SPREAD * initial_normal(inputs_key, (num_data, c)) if inputs is None else jnp.asarray(inputs, float)
+        )
         if self.inputs.ndim != 2 or self.inputs.shape[1] != c:
             raise ValueError(
                 f"The inputs must be (num_data, {c}), got {self.inputs.shape}; set latent_dim to their width."
@@ -86,14 +89,15 @@ class VGP(AbstractHierarchical):
         p = self.meanfield.blocks * dim
         m = self.inputs.shape[0]
         if outputs is None:
-            self.whitened = jnp.zeros((m, p))
+            self.whitened = jnp.asarray(np.zeros((m, p)), float)
         elif jnp.shape(outputs) == (m, p):
             self.whitened = Conditioner(self.kernel, self.inputs).whitener @ jnp.asarray(outputs, float)
         else:
             raise ValueError(f"The outputs must be ({m}, {p}), one row per input, got {jnp.shape(outputs)}.")
-        self.linear = jnp.eye(p, c).at[dim:].set(0.0) if mean == "affine" else None
-        self.loc = jnp.zeros(dim) if loc is None else jnp.asarray(loc, float)
-        self.scale = jnp.ones(dim) if scale is None else jnp.asarray(scale, float)
+        rising = np.eye(p, c) * (np.arange(p) < dim)[:, None]  # z rises with ξ; a driven scale starts flat
+        self.linear = jnp.asarray(rising, float) if mean == "affine" else None
+        self.loc = jnp.asarray(np.zeros(dim) if loc is None else loc, float)
+        self.scale = jnp.asarray(np.ones(dim) if scale is None else scale, float)
         if auxiliary is None:
             auxiliary = Residual(dim, c, key=auxiliary_key)
             if self.linear is not None and isinstance(self.meanfield, Normal):

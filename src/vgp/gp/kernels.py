@@ -62,10 +62,12 @@ def squared_distance(x: Float[Array, "n c"], y: Float[Array, "m c"]) -> Float[Ar
 
 
 def _positive_root(value, name: str) -> Array:
-    value = jnp.asarray(value, float)
-    if not isinstance(value, Tracer) and bool((np.asarray(value) < 0).any()):
+    if isinstance(value, Tracer):
+        return jnp.sqrt(value)
+    value = np.asarray(value, float)
+    if (value < 0).any():
         raise ValueError(f"A kernel's {name} must be zero or positive, got {value}; pass a non-negative number.")
-    return jnp.sqrt(value)
+    return jnp.asarray(np.sqrt(value), float)
 
 
 class _Stationary(AbstractKernel):

@@ -14,7 +14,6 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .compiling import once
 from .noise import initial_normal
 
 
@@ -35,7 +34,7 @@ class AbstractAuxiliary(eqx.Module):
     ) -> dist.Distribution: ...
 
 
-@once
+@jax.jit
 def affine_posterior(linear: Float[Array, "d c"], noise: Float[Array, " d"]):
     """Slope and covariance of ξ | e when e = linear ξ + noise ε: the exact r of a linear warp."""
     c = linear.shape[1]

@@ -63,7 +63,7 @@ def plot(fit: Fit) -> Picture:
 
 
 def compare(
-    target: Target, draws: Mapping[str, Float[Array, "n 2"]], notes: Mapping[str, str] | None = None
+    target: Target, draws: Mapping[str, Float[Array | np.ndarray, "n 2"]], notes: Mapping[str, str] | None = None
 ) -> Picture:
     """A row of panels, one per family: its draws, flat and unconstrained, on the contours of one 2-d target.
 

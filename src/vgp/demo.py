@@ -6,12 +6,12 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import jax
 import jax.random as jr
 import numpy as np
+import numpyro
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.live import Live
@@ -19,7 +19,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from . import diagnostics, families, plots, rivals
+from . import __version__, diagnostics, families, plots, rivals
 from .fit import fit
 from .result import _sample as draw
 from .summary import khat_word, sandwich
@@ -212,9 +212,8 @@ def _findings(rows: Sequence[Row], quick: bool) -> list[str]:
 
 
 def _write_record(path: Path, rows: Sequence[Row], seconds: float, seed: int, quick: bool, complete: bool):
-    packages = ("vgp", "jax", "numpyro")
     record = {
-        "versions": {package: version(package) for package in packages},
+        "versions": {"vgp": __version__, "jax": jax.__version__, "numpyro": numpyro.__version__},
         "seed": seed,
         "quick": quick,
         "complete": complete,

@@ -152,6 +152,7 @@ def test_resume_is_bit_exact(tmp_path):
         np.testing.assert_array_equal(a, b)
     again = quick(steps=700, checkpoint=path)  # and fit itself continues from the file
     np.testing.assert_array_equal(whole.history, again.history)
+    assert vgp.load(path).status.name == again.status.name == "max_steps"  # the file knows how the run ended
 
 
 def _interrupted(path, **options):

@@ -196,13 +196,11 @@ def proceed(target, family, settings, transformation, state, history, seconds, p
     def result(state, history, ending) -> Fit:
         return Fit.make(target, assemble.on_host, settings, state, history, ending, time.monotonic() - started)
 
-    def save(state, history):
+    def save(made: Fit):
         try:
-            result(state, history, "interrupted").save(checkpoint)
+            made.save(checkpoint)
         except OSError as error:
-            warnings.warn(
-                f"The checkpoint '{checkpoint}' could not be written ({error}); the run goes on.", stacklevel=2
-            )
+            warnings.warn(f"'{checkpoint}' could not be written ({error}); the run goes on.", stacklevel=3)
 
     outcome = loop.run(
         step if settings.restarts == 1 else Restarts(step),
@@ -211,12 +209,14 @@ def proceed(target, family, settings, transformation, state, history, seconds, p
         restarts=settings.restarts,
         tail=settings.tail,
         progress=progress,
-        save=save if checkpoint is not None else None,
+        save=None if checkpoint is None else lambda now, past: save(result(now, past, "interrupted")),
     )
     made = result(*outcome)
     if outcome.ending == "diverged":
         _check_start(target, family, state.key.reshape(-1)[0], settings)
         made = made.because(_culprit(step, made.family, outcome.state, settings))
+    if checkpoint is not None:
+        save(made)
     return made
 
 

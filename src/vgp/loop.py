@@ -156,7 +156,7 @@ def run(
 ) -> Outcome:
     """Runs `step` until the run's end, the stopping rule, divergence or Ctrl-C.
 
-    `save` is called at most every `save_every` seconds, and once at the end. Decisions fall at multiples of
+    `save` is called at most every `save_every` seconds; the end is the caller's to save. Decisions fall at multiples of
     the rule's `every`, never at moments that depend on the clock, so that a resumed run makes the same ones.
     """
     every = rule.every if rule else CHUNK
@@ -196,10 +196,7 @@ def run(
                 saved = time.monotonic()
     if ending == "max_steps" and at("settled"):
         ending = "converged"
-    history = np.concatenate(pieces)
-    if save:
-        save(state, history)
-    return Outcome(state, history, ending)
+    return Outcome(state, np.concatenate(pieces), ending)
 
 
 @once

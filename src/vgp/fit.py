@@ -24,7 +24,7 @@ from .gradients import AbstractGradient, DoublyReparameterised, Pathwise, Sticki
 from .meanfield import Normal
 from .result import Fit, Settings, read_run
 from .target import Target
-from .targets import FunctionTarget, target as make_target
+from .targets import target as make_target
 
 STEPS = 12_000  # the most a default fit takes; the stopping rule usually ends it earlier
 
@@ -78,7 +78,6 @@ class Step(eqx.Module):
         settings, target, family = self.settings, self.target, self.assemble(params)
         if settings.batch_size is not None:
             key, batch_key = jr.split(key)
-            assert isinstance(target, FunctionTarget)  # the only kind with data; `fit` has checked
             target = target.minibatch(batch_key, settings.batch_size)
         return settings.bound(target, family, key, settings.draws, settings.gradient).mean()
 
@@ -143,7 +142,7 @@ def fit(
     for name, value in (("steps", steps), ("draws", draws), ("restarts", restarts), ("batch_size", batch_size)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}.")
-    total = getattr(target, "num_data", None)
+    total = target.num_data
     if batch_size is not None and (total is None or batch_size > total):
         held = "no data" if total is None else f"{total} rows of data"
         raise ValueError(

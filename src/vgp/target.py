@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpyro.distributions as dist
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
 Values = Any  # the user's pytree of constrained values
 
@@ -36,6 +36,31 @@ class Target(eqx.Module):
     @abc.abstractmethod
     def log_jacobian(self, u: Float[Array, " d"]) -> Float[Array, ""]:
         """log |dz/du| of `constrain`."""
+
+    def coordinates(self) -> list[str]:
+        """A name for every number in u."""
+        return [f"u[{i}]" for i in range(self.dim)]
+
+    @property
+    def num_data(self) -> int | None:
+        """How many rows of data a batch can be taken from; None where there are none."""
+        return None
+
+    def minibatch(self, key: PRNGKeyArray, size: int) -> "Target":
+        """The same target on a random batch of its data, scaled so that its log density is unbiased."""
+        raise TypeError(f"{type(self).__name__} has no data to take batches from.")
+
+    def observed(self) -> dict[str, Array]:
+        """The observed data by name, where the target knows it."""
+        return {}
+
+    def predict(self, key: PRNGKeyArray, values: Values) -> dict[str, Array]:
+        """New data by name, one per row of constrained `values` with a leading axis, where the target can draw it."""
+        return {}
+
+    def labels(self) -> tuple[dict[str, list], dict[str, list[str]]]:
+        """ArviZ's coords and dims: the coordinates by dimension, and the dimensions of each value."""
+        return {}, {}
 
     def log_prob(self, u: Float[Array, " d"]) -> Float[Array, ""]:
         """log p(u)."""

@@ -1,6 +1,5 @@
 """A target from a log density: any pytree of values, with numpyro constraints per leaf."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +10,10 @@ import jax.random as jr
 import numpyro.distributions as dist
 from jax.tree_util import keystr, tree_flatten_with_path
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
-from numpyro.distributions import biject_to, constraints as constraint
-from numpyro.distributions.transforms import IdentityTransform, Transform
+from numpyro.distributions import constraints as constraint
 
 from ..target import Target, Values
+from .layout import Layout
 
 
 def target(
@@ -34,7 +33,7 @@ def target(
     unconstrained values: `log_density` is then log p(x | z) alone. `data`, arrays with a leading axis N:
     `log_density(z, batch)` is then summed over a batch, and scaled by N / batch size in this one place.
     """
-    paths, treedef = tree_flatten_with_path(example)
+    paths, _ = tree_flatten_with_path(example)
     if not paths:
         raise ValueError("The example has no values in it; pass a pytree of floating-point arrays or numbers.")
     for path, leaf in paths:
@@ -43,12 +42,9 @@ def target(
                 f"The example must hold floating-point values, got {jnp.result_type(leaf)} at "
                 f"'example{keystr(path)}'; write it as a float, or leave discrete variables out."
             )
-    transforms = tuple(_bijection(c) for c in _spread(constraints, example))
-    shapes = tuple(jnp.shape(leaf) for _, leaf in paths)
-    sizes = tuple(math.prod(t.inverse_shape(s)) for t, s in zip(transforms, shapes, strict=True))
-    dim = sum(sizes)
+    layout = Layout.of(example, _spread(constraints, example))
     if prior is not None:
-        prior = _over_all(prior, dim)
+        prior = _over_all(prior, layout.dim)
     if data is not None:
         data = jax.tree.map(jnp.asarray, data)
         lengths = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(data)}
@@ -56,16 +52,8 @@ def target(
             raise ValueError(
                 f"Every array in data needs the same leading axis, got lengths {sorted(map(str, lengths))}."
             )
-    made = FunctionTarget(
-        dim=dim,
-        log_density=log_density,
-        treedef=treedef,
-        shapes=shapes,
-        transforms=transforms,
-        prior=prior,
-        data=data,
-    )
-    out = jax.eval_shape(made.density, jax.eval_shape(made.constrain, jnp.zeros(dim)))
+    made = FunctionTarget(layout.dim, log_density, layout, prior, data)
+    out = jax.eval_shape(made.density, jax.eval_shape(made.constrain, jnp.zeros(made.dim)))
     if getattr(out, "shape", None) != ():
         shape = getattr(out, "shape", type(out).__name__)
         raise ValueError(f"The log density must return a scalar, got {shape}; sum it over its axes.")
@@ -77,9 +65,7 @@ class FunctionTarget(Target):
 
     dim: int = eqx.field(static=True)
     log_density: Callable[..., Any] = eqx.field(static=True)
-    treedef: Any = eqx.field(static=True)
-    shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
-    transforms: tuple[Transform, ...]
+    layout: Layout
     prior: dist.Distribution | None = None
     data: PyTree = None
     multiplier: float | Float[Array, ""] = 1.0
@@ -102,28 +88,17 @@ class FunctionTarget(Target):
             return self.log_density(z)
         return self.multiplier * self.log_density(z, self.data)
 
-    def _leaves(self, u):
-        start = 0
-        for shape, transform in zip(self.shapes, self.transforms, strict=True):
-            inner = transform.inverse_shape(shape)
-            size = math.prod(inner)
-            yield transform, u[start : start + size].reshape(inner)
-            start += size
-
     def constrain(self, u):
-        return jax.tree.unflatten(self.treedef, [transform(x) for transform, x in self._leaves(u)])
+        return self.layout.constrain(u)
 
     def unconstrain(self, z):
-        leaves = self.treedef.flatten_up_to(z)
-        parts = [jnp.ravel(t.inv(jnp.asarray(x))) for t, x in zip(self.transforms, leaves, strict=True)]
-        return jnp.concatenate(parts)
+        return self.layout.unconstrain(z)
 
     def log_jacobian(self, u):
-        total = jnp.zeros((), u.dtype)
-        for transform, x in self._leaves(u):
-            if not isinstance(transform, IdentityTransform):
-                total += jnp.sum(transform.log_abs_det_jacobian(x, transform(x)))
-        return total
+        return self.layout.log_jacobian(u)
+
+    def coordinates(self):
+        return self.layout.coordinates()
 
     def log_likelihood(self, u):
         return self.density(self.constrain(u)) + self.log_jacobian(u)
@@ -156,10 +131,3 @@ def _spread(constraints, example) -> list[constraint.Constraint]:
             "The constraints must follow the example's structure, with a numpyro constraint or None at each leaf."
         ) from error
     return jax.tree.leaves(spread, is_leaf=is_leaf)
-
-
-def _bijection(c: constraint.Constraint) -> Transform:
-    try:
-        return IdentityTransform() if c is constraint.real else biject_to(c)
-    except NotImplementedError as error:
-        raise ValueError(f"No transform to the real line is known for the constraint {c}.") from error

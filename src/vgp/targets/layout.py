@@ -1,0 +1,85 @@
+"""Where each named value lies in the flat unconstrained vector, and the transforms between the two."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.tree_util import keystr, tree_flatten_with_path
+from jaxtyping import Array, Float, PyTree
+from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.transforms import IdentityTransform, Transform
+
+from ..target import Values
+
+
+class Layout(eqx.Module):
+    """A pytree of constrained values as a flat vector u of `dim` real numbers, and back.
+
+    Made by `Layout.of(example, supports)`: the example gives tree and shapes, `supports` has one numpyro
+    constraint per leaf, in the order of `jax.tree.leaves`.
+    """
+
+    treedef: Any = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+    shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    transforms: tuple[Transform, ...]
+
+    @staticmethod
+    def of(example: PyTree, supports: list[constraints.Constraint]) -> "Layout":
+        paths, treedef = tree_flatten_with_path(example)
+        names = tuple(keystr(path, simple=True, separator=".") for path, _ in paths)
+        shapes = tuple(jnp.shape(leaf) for _, leaf in paths)
+        transforms = tuple(_bijection(name, support) for name, support in zip(names, supports, strict=True))
+        return Layout(treedef, names, shapes, transforms)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many unconstrained numbers each leaf takes."""
+        shapes = zip(self.shapes, self.transforms, strict=True)
+        return tuple(math.prod(transform.inverse_shape(shape)) for shape, transform in shapes)
+
+    @property
+    def dim(self) -> int:
+        """The length of u."""
+        return sum(self.sizes)
+
+    def _pieces(self, u):
+        start = 0
+        for shape, transform, size in zip(self.shapes, self.transforms, self.sizes, strict=True):
+            yield transform, u[start : start + size].reshape(transform.inverse_shape(shape))
+            start += size
+
+    def constrain(self, u: Float[Array, " d"]) -> Values:
+        """The pytree of constrained values."""
+        return jax.tree.unflatten(self.treedef, [transform(piece) for transform, piece in self._pieces(u)])
+
+    def unconstrain(self, z: Values) -> Float[Array, " d"]:
+        """The inverse of `constrain`."""
+        leaves = self.treedef.flatten_up_to(z)
+        pieces = [jnp.ravel(t.inv(jnp.asarray(x, float))) for t, x in zip(self.transforms, leaves, strict=True)]
+        return jnp.concatenate(pieces)
+
+    def log_jacobian(self, u: Float[Array, " d"]) -> Float[Array, ""]:
+        """log |dz/du| of `constrain`."""
+        total = jnp.zeros((), u.dtype)
+        for transform, piece in self._pieces(u):
+            if not isinstance(transform, IdentityTransform):
+                total += jnp.sum(transform.log_abs_det_jacobian(piece, transform(piece)))
+        return total
+
+    def coordinates(self) -> list[str]:
+        """A name for every number in u: the leaf's own, with an index where it takes several."""
+        named = zip(self.names, self.sizes, strict=True)
+        return [name if size == 1 else f"{name}[{i}]" for name, size in named for i in range(size)]
+
+
+def _bijection(name: str, support: constraints.Constraint) -> Transform:
+    try:
+        return IdentityTransform() if support is constraints.real else biject_to(support)
+    except NotImplementedError as error:
+        raise ValueError(
+            f"No transform to the real line is known for the constraint {support} of '{name or 'the value'}'; "
+            "use one that numpyro's biject_to knows."
+        ) from error

@@ -5,7 +5,7 @@ PYTHON ?= python3
 .venv: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "vgp needs Python 3.11 or newer; set PYTHON=...")'
 	$(PYTHON) -m venv .venv
-	.venv/bin/pip install --quiet --disable-pip-version-check --editable '.[dev,flows]'
+	.venv/bin/pip install --quiet --disable-pip-version-check --editable '.[dev,arviz,flows,pymc]'
 	touch .venv
 
 demo: .venv

@@ -48,7 +48,7 @@ def random_vgp(dim, latent_dim, key, num_data=6, scale="gp", noise=0.4):
         leaf + 0.3 * jr.normal(k, leaf.shape) if eqx.is_inexact_array(leaf) else leaf
         for leaf, k in zip(leaves, keys, strict=True)
     ]
-    return eqx.tree_at(lambda f: f.scale, jax.tree.unflatten(treedef, moved), made.scale)
+    return jax.tree.unflatten(treedef, moved)
 
 
 def covering(family):

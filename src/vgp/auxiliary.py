@@ -1,6 +1,6 @@
 """The auxiliary model r(ξ, f | z): an approximate posterior over what generated z.
 
-It sees the standardised residual e = (z − loc) / scale, never z itself.
+It sees the standardised residual e = (z − loc) / scale − offset, never z itself.
 """
 
 import abc

@@ -23,6 +23,7 @@ from .families.base import (
     AbstractView,
     Latent,
     frozen,
+    whitened,
 )
 from .gradients import AbstractGradient, Pathwise, StickingTheLanding, scale_gradient
 from .noise import sample
@@ -135,6 +136,7 @@ class Importance(AbstractBound):
     def __call__(self, target, family, key, n, gradient=Pathwise()):
         if self.outer > 1 and isinstance(gradient, StickingTheLanding):
             raise TypeError("StickingTheLanding is biased with outer > 1; use DoublyReparameterised().")
+        target, family = whitened(target, family)
         if isinstance(family, AbstractExact):
             return self._exact(target, family, key, n, gradient)
         view = _hierarchical(family, "Importance").view(collapse=self.collapse)
@@ -147,7 +149,7 @@ class Importance(AbstractBound):
             density = frozen(view) if gradient.freezes else view
             ratio = log_q - density.conditional(y).log_prob(z)
             if gaussian:
-                return target.log_likelihoods(z) - kl_divergence(conditional, target.prior) - ratio
+                return target.log_likelihoods(z) - gaussian_kl(conditional, target.prior) - ratio
             return target.log_probs(z) + conditional.entropy() - ratio
         return target.log_probs(z) - log_q
 
@@ -197,6 +199,7 @@ class General(AbstractBound):
 
     def __call__(self, target, family, key, n, gradient=Pathwise()):
         _refuse(gradient, "General")
+        target, family = whitened(target, family)
         z, conditional, penalty = _mapped(family, key, n, "General")
         return target.log_probs(z) - conditional.log_prob(z) - penalty
 
@@ -215,8 +218,9 @@ class Analytic(AbstractBound):
                 "Analytic needs a target with a Normal prior, for KL(q(z|f) ‖ p(z)) in closed form; "
                 "pass vgp.target(..., prior=numpyro.distributions.Normal(0, 1)) or use vgp.bounds.General()."
             )
+        target, family = whitened(target, family)
         z, conditional, penalty = _mapped(family, key, n, "Analytic")
-        return target.log_likelihoods(z) - kl_divergence(conditional, target.prior) - penalty
+        return target.log_likelihoods(z) - gaussian_kl(conditional, target.prior) - penalty
 
 
 def _mapped(family, key, n, name):
@@ -259,7 +263,7 @@ def _refuse(gradient, name):
 def _gaussian_prior(target) -> dist.Distribution | None:
     prior = target.prior
     base = prior.base_dist if isinstance(prior, dist.Independent) else prior
-    return prior if isinstance(base, dist.Normal) else None
+    return prior if isinstance(base, (dist.Normal, dist.MultivariateNormal)) else None
 
 
 def _shares(log_ratio, outer):

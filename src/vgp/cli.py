@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
+MODEL_FILE = "__vgp_model__"  # the user's file, as a module
+
 
 class OneSentence(TyperGroup):
     """Shows an error of ours, or of the file system, as one sentence with exit code 1.
@@ -19,13 +21,12 @@ class OneSentence(TyperGroup):
     def invoke(self, ctx: typer.Context):
         try:
             return super().invoke(ctx)
-        except OSError as error:
-            message = f"{error.strerror}: '{error.filename}'." if error.filename else str(error)
-        except (ValueError, TypeError) as error:
-            *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-            if frame.f_globals.get("__name__", "").split(".")[0] != "vgp":
+        except (OSError, ValueError, TypeError) as error:
+            modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+            filed = isinstance(error, OSError)
+            if MODEL_FILE in modules or not (filed or modules[-1].split(".")[0] == "vgp"):
                 raise
-            message = str(error)
+            message = f"{error.strerror}: '{error.filename}'." if filed and error.filename else str(error)
         typer.echo(f"vgp: {message}", err=True)
         raise typer.Exit(1)
 
@@ -78,3 +79,49 @@ def demo(
 
     if not run(out, target, quick=quick, seed=seed):
         raise typer.Exit(130)
+
+
+@app.command()
+def fit(
+    model: Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="Where the model is.")],
+    data: Annotated[Path | None, typer.Option(help="Data by name: a .json object or an .npz file.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")] = Path("fit"),
+    seed: Annotated[int, typer.Option(help="Seed of every random key.")] = 0,
+    steps: Annotated[int | None, typer.Option(help="The most steps that may be taken.")] = None,
+    restarts: Annotated[int, typer.Option(help="Starts side by side; the best is kept.")] = 1,
+    draws: Annotated[int, typer.Option(help="Draws from the posterior to write.")] = 4000,
+    batch_size: Annotated[int | None, typer.Option(help="Rows of data per step, for a model with batches.")] = None,
+    resample: Annotated[bool, typer.Option("--resample", help="Correct the draws by their weights.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, even if OUT holds a fit.")] = False,
+):
+    """Fits a VGP to the posterior of a model in a Python file.
+
+    Prints a summary and writes draws.nc (for ArviZ), summary.txt, fit.png and fit.vgp (for vgp.load) to OUT. Ctrl-C
+    keeps what was learned, and the same command goes on from there.
+
+    \b
+    For example, with a file coin.py:
+        import numpyro, numpyro.distributions as dist
+        def model(n, heads):
+            p = numpyro.sample("p", dist.Beta(1, 1))
+            numpyro.sample("heads", dist.Binomial(n, p), obs=heads)
+    and a file coin.json:
+        {"n": 10, "heads": 7}
+    run
+        vgp fit coin.py:model --data coin.json -o coin
+
+    \b
+    NAME is one of
+      - a NumPyro model, called with the data by name;
+      - a PyMC model, or a function of the data that returns one;
+      - a vgp.Target, or a function of the data that returns one;
+      - a log density: a function of the values and then the data by name. The
+        file also defines `example`, and `constraints` if any, as for vgp.target.
+
+    Lists in the data become arrays; single numbers stay Python numbers, so that they can be sizes.
+    """
+    from .fit_command import run
+
+    settings = {"seed": seed, "steps": steps, "restarts": restarts, "batch_size": batch_size}
+    if code := run(model, data, out, draws=draws, resample=resample, fresh=fresh, **settings):
+        raise typer.Exit(code)

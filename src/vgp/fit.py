@@ -19,11 +19,12 @@ from . import loop, optimizers
 from .bounds import AbstractBound, Collapsed, Importance
 from .checkpoint import restore
 from .compiling import once
-from .families import VGP, AbstractExact, AbstractFamily, Flow
+from .families import VGP, AbstractExact, AbstractFamily, Flow, Place
 from .gradients import AbstractGradient, DoublyReparameterised, Pathwise, StickingTheLanding
 from .meanfield import Normal
 from .result import Fit, Settings, read_run
-from .target import Target
+from .start import FULL, RADIUS, ROWS, find_start
+from .target import Target, Values
 from .targets import target as make_target
 
 STEPS = 12_000  # the most a default fit takes; the stopping rule usually ends it earlier
@@ -110,6 +111,7 @@ def fit(
     draws: int = 64,
     restarts: int = 1,
     batch_size: int | None = None,
+    start: Literal["auto"] | Place | Values | None = "auto",
     progress: bool = True,
     checkpoint: str | os.PathLike | None = None,
 ) -> Fit:
@@ -123,7 +125,9 @@ def fit(
     `optimizer`, "adam" (default, with a falling tail), "rmsprop" (the paper's, with its schedule) or any
     optax optimiser, whose learning rate is then left alone; `steps`, the most that may be taken; `draws`
     per step; `restarts`, run side by side, the best one kept and their disagreement reported;
-    `batch_size`, for a target with data; `progress`; `checkpoint`, a file that is written as the run goes
+    `batch_size`, for a target with data; `start`, values to begin at (in a dict, some names are enough), "auto"
+    to look for a Gaussian close to the posterior, or None to leave the family where it is; one that has been placed
+    already, such as that of an earlier fit, stays; `progress`; `checkpoint`, a file that is written as the run goes
     on and continued from, bit for bit, if it is there already.
 
     Ctrl-C ends the run and returns what has been learned so far.
@@ -150,7 +154,10 @@ def fit(
             "pass vgp.target(..., data=...)."
         )
     family_key, key = jr.split(key)
-    families = _starts(target, family, restarts, family_key)
+    family_key, start_key = jr.split(family_key)
+    families = _families(target, family, restarts, family_key)
+    going_on = checkpoint is not None and os.path.exists(checkpoint)
+    families = _placed(target, families, "found" if going_on else start, batch_size, start_key)
     settings = Settings(
         bound=Importance() if bound is None else bound,
         gradient=_gradient(gradient, bound, families[0]),
@@ -212,14 +219,34 @@ def proceed(target, family, settings, transformation, state, history, seconds, p
     )
     made = result(*outcome)
     if outcome.ending == "diverged":
-        _check_start(target, family, state.key.reshape(-1)[0], settings)
         made = made.because(_culprit(step, made.family, outcome.state, settings))
     if checkpoint is not None:
         save(made)
     return made
 
 
-def _starts(target, family, restarts, key) -> list[AbstractFamily]:
+def _placed(target, families, start, batch_size, key) -> list[AbstractFamily]:
+    # Each restart begins at a Gaussian of its own, the best first. A run that goes on finds its place in its file.
+    if start is None or families[0].place is not None:
+        return families
+    if isinstance(start, Place):
+        places = [start]
+    elif isinstance(start, str) and start == "found":
+        places = [Place(jnp.zeros(target.dim), jnp.ones((target.dim,) * (2 if target.dim <= FULL else 1)))]
+    else:
+        total = target.num_data
+        if batch_size is not None and total is not None and total > ROWS:
+            batch_key, key = jr.split(key)
+            target = target.minibatch(batch_key, ROWS)
+        found = find_start(target, key, None if isinstance(start, str) and start == "auto" else start)
+        if not np.isfinite(found.elbos[0]):
+            _check_start(target, found.places[0].loc, key)
+        near = max(1, int(np.sum(found.elbos > found.elbos[0] - 10 - target.dim)))
+        places = found.places[:near]
+    return [family.placed(places[i % len(places)]).started() for i, family in enumerate(families)]
+
+
+def _families(target, family, restarts, key) -> list[AbstractFamily]:
     if family is None:
         return _default_families(target.dim, key, restarts)
     if not isinstance(family, AbstractFamily):
@@ -242,6 +269,7 @@ def _default_families(dim: int, key, restarts: int) -> list[AbstractFamily]:
 @once
 def _perturbed(family, key):
     # Each array moves by a tenth of its own size, so that what is exactly zero stays a special case.
+    place, family = family.place, family.placed(None)
     leaves, treedef = jax.tree.flatten(family)
     keys = jr.split(key, len(leaves))
 
@@ -250,7 +278,7 @@ def _perturbed(family, key):
             return leaf
         return leaf + 0.1 * jnp.sqrt(jnp.mean(leaf**2)) * jr.normal(k, leaf.shape, leaf.dtype)
 
-    return jax.tree.unflatten(treedef, [move(leaf, k) for leaf, k in zip(leaves, keys, strict=True)])
+    return jax.tree.unflatten(treedef, [move(leaf, k) for leaf, k in zip(leaves, keys, strict=True)]).placed(place)
 
 
 def _gradient(gradient, bound, family) -> AbstractGradient:
@@ -274,14 +302,14 @@ def _check_key(key):
         raise TypeError(f"key must be one typed key, got {got}; write jax.random.key(0), not jax.random.PRNGKey(0).")
 
 
-def _check_start(target, family, key, settings):
-    # Only asked once a run has failed: most never pay for it.
-    z = family.sample(key, settings.draws)
-    log_p = np.asarray(target.log_probs(z))
+def _check_start(target, loc, key):
+    # Every path failed: is there a point at all where the log density can be computed?
+    points = jnp.concatenate([loc[None], RADIUS * jr.uniform(key, (63, target.dim), minval=-1, maxval=1)])
+    log_p = np.asarray(target.log_probs(points))
     if not np.isfinite(log_p).any():
         raise ValueError(
             f"The log density is not finite at any of {len(log_p)} starting points, for example {log_p[0]} at "
-            f"{_shown(target, z[0])}; check it there, or the constraints."
+            f"{_shown(target, points[0])}; check it there, or the constraints, or pass start=."
         )
 
 
@@ -310,6 +338,22 @@ def _culprit(step: Step, family, state, settings) -> str:
         if not bool(jnp.all(jnp.isfinite(leaf))):
             return f"the gradient of the parameter 'family{jax.tree_util.keystr(path)}' is not finite"
     return "the bound is not finite now and then"
+
+
+def members(fitted: Fit) -> list[AbstractFamily]:
+    """The families of all restarts."""
+    flat = fitted.settings.optimizer is not None
+    params, assemble = Assemble.taken_apart(fitted.family, flat)
+    if fitted.state is not None:
+        stack = fitted.state.params
+    else:
+        like = jax.tree.map(lambda x: jnp.stack([x] * fitted.settings.restarts), params)
+        stack = restore(like, fitted._arrays, "state.params")
+
+    def one(r: int) -> AbstractFamily:
+        return assemble.on_host(jax.tree.map(lambda x: np.asarray(x)[r], stack))
+
+    return [one(r) for r in range(fitted.settings.restarts)]
 
 
 def resume(fitted: Fit, steps, optimizer, progress, checkpoint) -> Fit:

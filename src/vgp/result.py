@@ -1,6 +1,8 @@
 """`Fit`: what `vgp.fit` returns."""
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -9,15 +11,20 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from . import checkpoint, diagnostics
 from .bounds import AbstractBound
 from .diagnostics import Elbo, LogProb, LogRatios
-from .families import AbstractFamily
+from .families import VGP, AbstractFamily, Stack
+from .families.stack import stacked
 from .gradients import AbstractGradient
 from .loop import State
 from .target import Target, Values
+
+GOOD, USABLE = 0.5, 0.7  # Pareto k-hat, as in Vehtari et al.
+DISAGREE = 0.1  # nats between restarts
+WIDE = 0.5  # nats between the sides of the sandwich
 
 
 class Settings(eqx.Module):
@@ -33,21 +40,30 @@ class Settings(eqx.Module):
     tail: bool
 
 
-class Status(eqx.Module):
-    """How a run ended: `name` in {converged, max_steps, interrupted, diverged}; `str()` says what to try."""
+@dataclass(frozen=True)
+class Status:
+    """How a run ended and whether to trust it: `name` in {converged, max_steps, interrupted, diverged}.
+
+    `str()` says what happened and what to try. It measures k-hat the first time, which takes some seconds; `ending`
+    alone costs nothing.
+    """
 
     name: str
-    sentence: str
+    ending: str
+    verdict: Callable[[], str] = lambda: ""
 
     def __str__(self) -> str:
-        return self.sentence
+        return f"{self.ending} {self.verdict()}".strip()
 
 
 class Fit:
     """A fitted family, with an honest word on how good it is.
 
-    `status`, `elbo` (the sandwich), `khat` and `khat_extended`, `history`, `sample`, `log_prob`,
-    `summary`, `plot`, `save` and `resume`. Diagnostics are measured when first asked for, then kept.
+    `status`, `elbo` (the sandwich), `khat` and `khat_extended`, `ess`, `history`, `sample`, `log_prob`,
+    `summary`, `plot`, `to_arviz`, `save` and `resume`. Diagnostics are measured when first asked for, then kept.
+
+    Restarts that disagree are combined: draws and diagnostics are then of `stack`, their weighted mixture, and
+    `family` is the best of them alone.
     """
 
     def __init__(
@@ -66,7 +82,7 @@ class Fit:
         self.settings = settings
         self.state = state
         self.histories = history
-        self.status = status
+        self._ended = status
         self.seconds = seconds
         self._measured = measured or {}
         self.key_impl = "threefry2x32"
@@ -86,10 +102,35 @@ class Fit:
 
     def because(self, reason: str) -> "Fit":
         """The same fit, with the reason of its divergence in the status."""
-        self.status = Status(self.status.name, self.status.sentence.replace("something was not finite", reason))
+        ended = self._ended
+        self._ended = Status(ended.name, ended.ending.replace("something was not finite", reason))
         return self
 
     # ------------------------------------------------------------ diagnostics
+
+    @property
+    def status(self) -> Status:
+        """How the run ended and whether to trust what came of it."""
+        return Status(self._ended.name, self._ended.ending, lambda: verdict(self))
+
+    @cached_property
+    def spread(self) -> float:
+        """By how many nats the bounds of the restarts differ at the end; 0 for a single run."""
+        return float(np.ptp(_recent(self.histories)))
+
+    @cached_property
+    def stack(self) -> Stack | None:
+        """The restarts as one weighted mixture, where they disagree; None where they do not."""
+        if self.settings.restarts == 1 or not self.spread > DISAGREE or self.target is None:
+            return None
+        from .fit import members
+
+        found = members(self)
+        return stacked(found, diagnostics.pooled(self.target, found, jr.fold_in(self._key, 4)))
+
+    @property
+    def _q(self) -> AbstractFamily:
+        return self.family if self.stack is None else self.stack
 
     @property
     def history(self) -> np.ndarray:
@@ -104,7 +145,7 @@ class Fit:
     @cached_property
     def log_ratios(self) -> LogRatios:
         """log p − log q̂ at draws of the fit (16,384 of them, inner=200)."""
-        return diagnostics.log_ratios(self._with_target("diagnostics"), self.family, self._key)
+        return diagnostics.log_ratios(self._with_target("diagnostics"), self._q, self._key)
 
     @property
     def elbo(self) -> Elbo:
@@ -118,8 +159,15 @@ class Fit:
 
     @property
     def khat_extended(self) -> float:
-        """Pareto k̂ on the extended space (z, ξ), K = 0: never better than `khat`."""
+        """Pareto k̂ on the extended space (z, ξ), K = 0: what the auxiliary model misses counts as well."""
         return self._measure("khat_extended", lambda: diagnostics.pareto_khat(self.log_ratios.extended))
+
+    @property
+    def ess(self) -> float:
+        """The effective sample size of importance weights p / q̂, as a share of the draws: 1 if q is p."""
+        return self._measure(
+            "ess", lambda: diagnostics.smoothed(self.log_ratios.lower).ess / len(self.log_ratios.lower)
+        )
 
     def _measure(self, name, measure, read=lambda saved: saved):
         if name not in self._measured:
@@ -135,14 +183,16 @@ class Fit:
         p / q̂: closer to the posterior wherever `khat` is below 0.7.
         """
         target = self._with_target("sample")
-        u = _resampled(target, self.family, key, n) if resample else _sample(self.family, key, n)
-        return jax.vmap(target.constrain)(u)
+        return jax.vmap(target.constrain)(self._draws(target, key, n, resample))
+
+    def _draws(self, target: Target, key: PRNGKeyArray, n: int, resample: bool) -> Float[Array, "n d"]:
+        return _resampled(target, self._q, key, n) if resample else _sample(self._q, key, n)
 
     def log_prob(self, z: Values, key: PRNGKeyArray) -> LogProb:
         """log q of constrained values with a leading batch axis: `.value`, and `.stderr` of its estimate."""
         target = self._with_target("log_prob")
         u = jax.vmap(target.unconstrain)(z)
-        value, stderr = diagnostics.log_prob(self.family, u, key)
+        value, stderr = diagnostics.log_prob(self._q, u, key)
         return LogProb(value - jax.vmap(target.log_jacobian)(u), stderr)
 
     def summary(self) -> "Text":
@@ -156,6 +206,15 @@ class Fit:
         from .plots import plot
 
         return plot(self)
+
+    def to_arviz(self, key: PRNGKeyArray | None = None, draws: int = 1000, resample: bool = False) -> Any:
+        """The fit as ArviZ keeps it: draws with log p, log q and weights, observed data, posterior predictive.
+
+        An InferenceData under arviz 0.x, a DataTree under 1.x.
+        """
+        from .interop.arviz import to_arviz
+
+        return to_arviz(self, key, draws, resample)
 
     def resume(self, steps: int | None = None, *, optimizer=None, progress: bool = True, checkpoint=None) -> "Fit":
         """Goes on from where the run stopped, bit for bit; with `steps`, for that many more.
@@ -174,7 +233,7 @@ class Fit:
         meta = {
             "family": checkpoint.describe(self.family, "family", arrays),
             "settings": checkpoint.describe(self.settings, "settings", arrays),
-            "status": [self.status.name, self.status.sentence],
+            "status": [self._ended.name, self._ended.ending],
             "seconds": self.seconds,
             "measured": self._measured,
             "key": self.key_impl if self.state is None else str(jr.key_impl(self.state.key)),
@@ -191,7 +250,7 @@ class Fit:
         return self.target
 
     def __repr__(self) -> str:
-        return f"Fit({type(self.family).__name__}, {self.status.name}, {len(self.histories)} steps)"
+        return f"Fit({type(self.family).__name__}, {self._ended.name}, {len(self.histories)} steps)"
 
 
 def read_run(path, family: AbstractFamily, like: State, settings: Settings) -> tuple[State, np.ndarray, float]:
@@ -245,14 +304,16 @@ def _sample(family, key, n):
 
 
 def _resampled(target, family, key, n):
-    from blackjax.diagnostics import psis_weights
-
     draw_key, weigh_key, key = jr.split(key, 3)
     u = _sample(family, draw_key, 5 * n)
     log_q = diagnostics.log_prob(family, u, weigh_key, inner=200).value
-    log_ratio = jnp.nan_to_num(jax.vmap(target.log_prob)(u) - log_q, nan=-jnp.inf)
-    log_weights, _ = jax.jit(psis_weights)(log_ratio)
+    log_weights = diagnostics.smoothed(_log_probs(target, u) - log_q).log_weights
     return u[jr.categorical(key, log_weights, shape=(n,))]
+
+
+@eqx.filter_jit
+def _log_probs(target, u):
+    return target.log_probs(u)
 
 
 def _recent(history: np.ndarray) -> np.ndarray:
@@ -284,7 +345,37 @@ def _status(ending: str, settings: Settings, state: State, history: np.ndarray) 
     sentence = sentences[ending]
     if skipped and ending != "diverged":
         sentence += f" {skipped} steps were skipped because the bound or its gradient was not finite."
-    recent = _recent(history)
-    if settings.restarts > 1 and np.ptp(recent) > 0.1:
-        sentence += f" The {settings.restarts} restarts disagree by {np.ptp(recent):.2g} nats; the best one is kept."
     return Status(ending, sentence)
+
+
+def verdict(fit: Fit) -> str:
+    """Whether to trust a fit, in a sentence or two: k-hat, the sandwich and the restarts taken together."""
+    sentences = []
+    if fit.settings.restarts > 1 and fit.spread > DISAGREE:
+        told = f"The {fit.settings.restarts} restarts disagree by {fit.spread:.2g} nats"
+        if fit.stack is None:
+            sentences.append(f"{told}; the best one is kept.")
+        else:
+            shares = ", ".join(f"{weight:.2f}" for weight in np.asarray(fit.stack.weights))
+            sentences.append(f"{told}; they are combined with the weights {shares}.")
+    if fit.target is None and "khat" not in fit._measured:
+        return " ".join(sentences)
+    khat = fit.khat
+    if np.isnan(khat):
+        sentences.append("k-hat could not be measured: the log density is not finite at the fit's own draws.")
+    elif khat > USABLE:
+        richer = "raise num_data" if isinstance(fit.family, VGP) else "fit a vgp.VGP"
+        sentences.append(
+            f"k-hat {khat:.2f}: the approximation misses tail mass; {richer} or use fit.sample(..., resample=True)."
+        )
+    elif khat > GOOD:
+        sentences.append(f"k-hat {khat:.2f}: usable, and fit.sample(..., resample=True) corrects what is left.")
+    else:
+        sentences.append(f"k-hat {khat:.2f}: the draws can be trusted wherever the approximation has looked.")
+    width = fit.elbo.upper - fit.elbo.lower
+    if width > max(WIDE, 4 * fit.elbo.stderr):
+        sentences.append(
+            f"The sandwich on the ELBO is {width:.2g} nats wide, so the auxiliary model is poor; "
+            "use bound=vgp.bounds.Importance(inner=64)."
+        )
+    return " ".join(sentences)

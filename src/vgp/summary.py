@@ -10,12 +10,11 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from .families import VGP, AbstractExact
 from .gp import Conditioner
-from .result import Fit, Text, _recent
+from .result import GOOD, USABLE, Fit, Text, _recent
 from .target import Values
 
 DRAWS = 4000
 ROWS = 40  # values in the table; a page holds no more
-GOOD, USABLE = 0.5, 0.7  # Pareto k-hat, as in Vehtari et al.
 
 
 def summary(fit: Fit) -> Text:
@@ -41,6 +40,8 @@ def _header(fit: Fit) -> Iterator[tuple[str, str]]:
         yield "ELBO", sandwich(*fit.elbo)
     if known("khat"):
         yield "k-hat", _verdict(fit.khat, isinstance(family, VGP))
+    if known("ess"):
+        yield "sample size", f"{fit.ess:.2f} effective draws per draw, by importance weights"
     if known("khat_extended") and not isinstance(family, AbstractExact):
         yield (
             "k-hat, extended",
@@ -55,6 +56,8 @@ def _header(fit: Fit) -> Iterator[tuple[str, str]]:
     if fit.settings.restarts > 1:
         bounds = ", ".join(f"{bound:.4g}" for bound in _recent(fit.histories))
         yield "restarts", f"bounds at the end: {bounds}"
+        if fit.stack is not None:
+            yield "", "weights " + ", ".join(f"{weight:.2f}" for weight in np.asarray(fit.stack.weights))
 
 
 def sandwich(lower: float, upper: float, stderr: float) -> str:

@@ -9,4 +9,6 @@ from .factor import FactorAnalysis as FactorAnalysis
 from .flow import Flow as Flow
 from .gaussian import FullRank as FullRank, MeanField as MeanField
 from .mixture import Mixture as Mixture
+from .place import Place as Place
+from .stack import Stack as Stack
 from .vgp import VGP as VGP

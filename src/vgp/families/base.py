@@ -1,13 +1,16 @@
 """What a variational family is, and how to add one."""
 
 import abc
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..target import Target
+from .place import Place, Whitened
 
 Latent = Any  # what generated z inside the family: ξ, or the pair (ξ, f)
 
@@ -17,28 +20,71 @@ class AbstractFamily(eqx.Module):
 
     To add a family, subclass one of the two kinds below: `AbstractExact` if its density can be written
     down, `AbstractHierarchical` if z is drawn by way of a latent variable that would have to be integrated
-    out. Every inexact array in the module is learned.
+    out. Every inexact array in the module is learned, but for those of `place`.
+
+    What a subclass writes (the methods with an underscore, and `view`) is in whitened coordinates w, with
+    z = place(w); `place` is None where the two are the same, and `vgp.fit` sets it. `correlates` says whether
+    the family may be placed by a full matrix: one whose coordinates are independent by design may not.
     """
 
     dim: eqx.AbstractVar[int]
+    place: eqx.AbstractVar[Place | None]
+    correlates: ClassVar[bool] = False
 
     @abc.abstractmethod
+    def _sample(self, key: PRNGKeyArray, n: int) -> Float[Array, "n d"]:
+        """n draws of w."""
+
     def sample(self, key: PRNGKeyArray, n: int) -> Float[Array, "n d"]:
         """n draws of z."""
+        w = self._sample(key, n)
+        return w if self.place is None else self.place(w)
+
+    def placed(self, place: Place | None) -> "AbstractFamily":
+        """The same family in another place."""
+        if place is not None and not self.correlates:
+            place = place.diagonal
+        return eqx.tree_at(lambda family: family.place, self, place, is_leaf=lambda x: x is None)
+
+    def started(self) -> "AbstractFamily":
+        """The family as it should begin in a place: close to the standard Gaussian in whitened coordinates."""
+        return self
+
+
+def whitened(target: Target, family: AbstractFamily) -> tuple[Target, AbstractFamily]:
+    """Target and family in the family's whitened coordinates: every bound has the same value there.
+
+    No step has to map a z back to its w, which would lose digits where the posterior is strongly correlated.
+    """
+    if family.place is None:
+        return target, family
+    return Whitened(target, family.place), family.placed(None)
 
 
 class AbstractExact(AbstractFamily):
-    """A family with a density. Give `draw` and `log_prob`."""
+    """A family with a density. Give `_draw` and `_log_prob`."""
 
     @abc.abstractmethod
-    def draw(self, key: PRNGKeyArray, n: int) -> "Draw": ...
+    def _draw(self, key: PRNGKeyArray, n: int) -> "Draw": ...
 
-    def sample(self, key, n):
-        return self.draw(key, n).z
+    def _sample(self, key, n):
+        return self._draw(key, n).z
 
     @abc.abstractmethod
+    def _log_prob(self, w: Float[Array, "n d"]) -> Float[Array, " n"]: ...
+
+    def draw(self, key: PRNGKeyArray, n: int) -> "Draw":
+        """n draws of z with their log densities."""
+        drawn = self._draw(key, n)
+        if self.place is None:
+            return drawn
+        return Draw(self.place(drawn.z), drawn.log_q - self.place.log_volume, drawn.score)
+
     def log_prob(self, z: Float[Array, "n d"]) -> Float[Array, " n"]:
         """log q(z), exact."""
+        if self.place is None:
+            return self._log_prob(z)
+        return self._log_prob(self.place.inverse(z)) - self.place.log_volume
 
 
 class Draw(NamedTuple):
@@ -54,13 +100,14 @@ class Draw(NamedTuple):
 
 
 class AbstractHierarchical(AbstractFamily):
-    """A family q(z) = ∫ q(z | y) q(y) dy with an auxiliary model r(y | z). Give `view` and `sample`."""
+    """A family q(z) = ∫ q(z | y) q(y) dy with an auxiliary model r(y | z). Give `view` and `_sample`."""
 
     @abc.abstractmethod
     def view(self, collapse: bool = True) -> "AbstractView":
         """The family made ready for a step: everything that does not depend on the draws is done here, once.
 
-        With `collapse` what can be integrated out in closed form is, else the latent is kept whole.
+        With `collapse` what can be integrated out in closed form is, else the latent is kept whole. It is in
+        whitened coordinates; `whitened` takes the target there.
         """
 
 

@@ -1,11 +1,12 @@
 """A normalizing flow as a family, through flowjax (`pip install "vgp[flows]"`). Exact."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 from jaxtyping import PRNGKeyArray
 
 from .base import AbstractExact, Draw
+from .place import Place
 
 
 class Flow(AbstractExact):
@@ -17,6 +18,8 @@ class Flow(AbstractExact):
 
     dim: int = eqx.field(static=True)
     distribution: Any
+    place: Place | None
+    correlates: ClassVar[bool] = True
 
     def __init__(self, dim: int, kind: Literal["iaf", "bnaf", "planar", "spline"] = "iaf", *, key: PRNGKeyArray):
         try:
@@ -39,15 +42,15 @@ class Flow(AbstractExact):
             flow = ff.masked_autoregressive_flow(key, base_dist=base, transformer=spline, invert=False, flow_layers=3)
         else:
             raise ValueError(f"Flow has the kinds 'iaf', 'bnaf', 'planar' and 'spline', got {kind!r}.")
-        self.dim, self.distribution = dim, flow
+        self.dim, self.distribution, self.place = dim, flow, None
 
     def _unwrapped(self):
         import paramax
 
         return paramax.unwrap(self.distribution)
 
-    def draw(self, key, n):
+    def _draw(self, key, n):
         return Draw(*self._unwrapped().sample_and_log_prob(key, (n,)))
 
-    def log_prob(self, z):
+    def _log_prob(self, z):
         return self._unwrapped().log_prob(z)

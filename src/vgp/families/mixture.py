@@ -10,6 +10,7 @@ from jax.scipy.stats import norm
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .base import AbstractExact, Draw
+from .place import Place
 
 
 class Mixture(AbstractExact):
@@ -24,6 +25,7 @@ class Mixture(AbstractExact):
     inputs: Float[Array, " m"]
     outputs: Float[Array, "m d"]
     log_scale: Float[Array, "m d"]
+    place: Place | None
 
     def __init__(self, dim: int, num_data: int = 2, *, key: PRNGKeyArray):
         if num_data < 1:
@@ -32,6 +34,7 @@ class Mixture(AbstractExact):
         self.inputs = norm.ppf((jnp.arange(num_data) + 0.5) / num_data)
         self.outputs = jr.normal(key, (num_data, dim))
         self.log_scale = jnp.zeros((num_data, dim))
+        self.place = None
 
     @property
     def log_weights(self) -> Float[Array, " m"]:
@@ -47,13 +50,13 @@ class Mixture(AbstractExact):
         """The index of the variational input nearest to each ξ."""
         return jnp.argmin(jnp.abs(xi[:, None] - self.inputs), axis=1)
 
-    def draw(self, key, n):
+    def _draw(self, key, n):
         xi_key, key = jr.split(key)
         cell = jax.lax.stop_gradient(self.nearest(jr.normal(xi_key, (n,), self.inputs.dtype)))
         noise = jr.normal(key, (n, self.dim), self.outputs.dtype)
         z = self.outputs[cell] + jnp.exp(self.log_scale[cell]) * noise
-        return Draw(z, self.log_prob(z), self.log_weights[cell])
+        return Draw(z, self._log_prob(z), self.log_weights[cell])
 
-    def log_prob(self, z):
+    def _log_prob(self, z):
         components = dist.Normal(self.outputs, jnp.exp(self.log_scale)).to_event(1)
         return logsumexp(components.log_prob(z[:, None]) + self.log_weights, axis=1)

@@ -1,9 +1,8 @@
 """The variational Gaussian process (eq. `vgp`)."""
 
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -11,10 +10,12 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..auxiliary import AbstractAuxiliary, Residual
+from ..compiling import once
 from ..gp import ARD, AbstractKernel, Conditioner
 from ..meanfield import AbstractMeanField, Normal
 from ..noise import initial_normal, sample, standard_normal
 from .base import AbstractHierarchical, AbstractView
+from .place import Place
 
 SPREAD = 2.0  # the variational inputs start wider than ξ ~ N(0, I), so that the warp is anchored in its tails
 
@@ -27,7 +28,7 @@ class VGP(AbstractHierarchical):
     1. a latent input ξ ~ N(0, I) in `latent_dim` dimensions;
     2. f(ξ) from a Gaussian process conditioned on the variational data D = {(s, t)},
        f = m(ξ) + A(ξ) t + √v(ξ) ε with fresh noise ε;
-    3. z ~ q(z | f(ξ)), the mean-field, then shifted by `loc` and scaled by `scale` (the whitening).
+    3. w ~ q(w | f(ξ)), the mean-field, and z = loc + scale w (the whitening).
 
     **Main arguments:** `dim`; `num_data`, the number m of variational pairs (0 is the Gaussian process
     prior); `latent_dim`, by default `dim`; `key`.
@@ -35,8 +36,9 @@ class VGP(AbstractHierarchical):
     **Other arguments:** `inputs` and `outputs`, starting values of s and t, by default spread normal draws
     and zero; `kernel`, by default `ARD` with a small
     variance and weights 1/c; `mean`, "affine" (m(ξ) = B ξ) or "zero" (the paper); `meanfield`, by default
-    `Normal` with a learned scale; `auxiliary`, by default `Residual`; `loc` and `scale`, the whitening.
-    `loc` is learned, `scale` is not.
+    `Normal` with a learned scale; `auxiliary`, by default `Residual`; `loc` and `scale`, the whitening:
+    `scale` has one number per variable or is a lower triangular matrix. Neither is learned; where both are left
+    out, `vgp.fit` finds them.
 
     The outputs t are learned as u with t = L u, L the Cholesky factor of the inputs' kernel matrix: equally
     sized steps in u are equally smooth changes of the warp, whatever the inputs' spacing.
@@ -50,8 +52,9 @@ class VGP(AbstractHierarchical):
     linear: Float[Array, "p c"] | None
     meanfield: AbstractMeanField
     auxiliary: AbstractAuxiliary
-    loc: Float[Array, " d"]
-    scale: Float[Array, " d"]
+    offset: Float[Array, " d"]
+    place: Place | None
+    correlates: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -66,7 +69,7 @@ class VGP(AbstractHierarchical):
         meanfield: AbstractMeanField | None = None,
         auxiliary: AbstractAuxiliary | None = None,
         loc: Float[Array, " d"] | None = None,
-        scale: Float[Array, " d"] | None = None,
+        scale: Float[Array, " d"] | Float[Array, "d d"] | None = None,
         key: PRNGKeyArray,
     ):
         c = dim if latent_dim is None else latent_dim
@@ -96,14 +99,25 @@ class VGP(AbstractHierarchical):
             raise ValueError(f"The outputs must be ({m}, {p}), one row per input, got {jnp.shape(outputs)}.")
         rising = np.eye(p, c) * (np.arange(p) < dim)[:, None]  # z rises with ξ; a driven scale starts flat
         self.linear = jnp.asarray(rising, float) if mean == "affine" else None
-        self.loc = jnp.asarray(np.zeros(dim) if loc is None else loc, float)
-        self.scale = jnp.asarray(np.ones(dim) if scale is None else scale, float)
+        self.offset = jnp.asarray(np.zeros(dim), float)
+        self.place = None
+        if loc is not None or scale is not None:
+            where, factor = np.zeros(dim) if loc is None else loc, np.ones(dim) if scale is None else scale
+            self.place = Place(jnp.asarray(where, float), jnp.asarray(factor, float))
         if auxiliary is None:
             auxiliary = Residual(dim, c, key=auxiliary_key)
             if self.linear is not None and isinstance(self.meanfield, Normal):
                 noise = jnp.sqrt(self.meanfield.scale(None) ** 2 + self.kernel.variance)
                 auxiliary = auxiliary.started(self.linear[:dim], noise)
         self.auxiliary = auxiliary
+
+    def started(self) -> "VGP":
+        """The same family with an affine mean function and an auxiliary model that make it nearly standard
+        Gaussian, in whitened coordinates; a warp that has been given outputs of its own is left alone.
+        """
+        if self.linear is None or not isinstance(self.meanfield, Normal) or np.any(np.asarray(self.whitened)):
+            return self
+        return _standardised(self)
 
     def view(self, collapse: bool = True) -> "AbstractView":
         conditioner = Conditioner(self.kernel, self.inputs)
@@ -121,10 +135,28 @@ class VGP(AbstractHierarchical):
         weights = self.kernel.relevance(self.latent_dim)
         return jnp.sum(weights) ** 2 / jnp.maximum(jnp.sum(weights**2), jnp.finfo(weights.dtype).tiny)
 
-    def sample(self, key, n):
+    def _sample(self, key, n):
         view = self.view()
         latent_key, key = jr.split(key)
         return sample(view.conditional(view.sample_latent(latent_key, n)), key)
+
+
+@once
+def _standardised(family: VGP) -> VGP:
+    d, c = family.dim, family.latent_dim
+    driven = np.arange(d) < c  # coordinates that have a latent input of their own; the others are all noise
+    least = family.kernel.variance
+    assert isinstance(family.meanfield, Normal) and family.linear is not None
+    noise = jnp.minimum(family.meanfield.scale(None) ** 2 + least, 0.9)
+    noise = jnp.where(driven, noise, 1.0)
+    each = np.arange(min(d, c))
+    rising = jnp.zeros_like(family.linear).at[each, each].set(jnp.sqrt(1 - noise[each]))
+    log_scale = 0.5 * jnp.log(jnp.maximum(noise - least, 0.1 * noise))
+    made = eqx.tree_at(lambda f: (f.linear, f.meanfield.log_scale), family, (rising, log_scale))
+    if isinstance(family.auxiliary, Residual):
+        auxiliary = family.auxiliary.started(rising[:d], jnp.sqrt(noise))
+        made = eqx.tree_at(lambda f: f.auxiliary, made, auxiliary)
+    return made
 
 
 class Process(eqx.Module):
@@ -143,17 +175,11 @@ class Process(eqx.Module):
             mean = mean + rows @ family.linear.T
         mean = mean.reshape(*xi.shape[:-1], -1)
         blocks = jnp.split(mean, family.meanfield.blocks, axis=-1)
-        return blocks[0], variance.reshape(*xi.shape[:-1], 1), blocks[1] if len(blocks) > 1 else None
+        return blocks[0] + family.offset, variance.reshape(*xi.shape[:-1], 1), blocks[1] if len(blocks) > 1 else None
 
-    def unwhiten(self, q: dist.Independent) -> dist.Distribution:
-        """The distribution of loc + scale z for a factorised Normal z."""
-        normal: Any = q.base_dist
-        scale = jax.lax.stop_gradient(self.family.scale)
-        return dist.Normal(self.family.loc + scale * normal.loc, scale * normal.scale).to_event(1)
-
-    def residual(self, z: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        """e = (z − loc) / scale, what the auxiliary model sees."""
-        return (z - self.family.loc) / jax.lax.stop_gradient(self.family.scale)
+    def residual(self, w: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        """e = w − offset, what the auxiliary model sees."""
+        return w - self.family.offset
 
     def mapping(self, mean: Float[Array, "*k d"], variance: Float[Array, "*k 1"]) -> dist.Distribution:
         """q(f | ξ). A variance of exactly zero becomes a sliver, whose gradient is zero and not infinite."""
@@ -163,7 +189,7 @@ class Process(eqx.Module):
 
     def latent(self, key, n) -> Float[Array, "n c"]:
         """ξ ~ N(0, I)."""
-        return standard_normal(key, (n, self.family.latent_dim), self.family.loc.dtype)
+        return standard_normal(key, (n, self.family.latent_dim), self.family.offset.dtype)
 
 
 def _standard_normal(xi):
@@ -183,7 +209,7 @@ class Collapsed(AbstractView):
 
     def conditional(self, y):
         mean, variance, drive = self.process.warp(y)
-        return self.process.unwhiten(self.process.family.meanfield.integrated(mean, variance, drive))
+        return self.process.family.meanfield.integrated(mean, variance, drive)
 
     def posterior(self, z):
         return self.process.family.auxiliary.latent(self.process.residual(z))
@@ -211,7 +237,7 @@ class Extended(AbstractView):
     def conditional(self, y):
         xi, f = y
         _, _, drive = self.process.warp(xi)
-        return self.process.unwhiten(self.process.family.meanfield.given(f, drive))
+        return self.process.family.meanfield.given(f, drive)
 
     def posterior(self, z):
         e = self.process.residual(z)

@@ -1,0 +1,1 @@
+"""The variational Gaussian process inside other libraries."""

@@ -15,13 +15,10 @@ from .place import Place
 class Stack(AbstractFamily):
     """The mixture q(z) = Σ_r w_r q_r(z) of its members. It is measured and drawn from, not trained."""
 
+    dim: int = eqx.field(static=True)
     members: tuple[AbstractFamily, ...]
     log_weights: Float[Array, " r"]
     place: Place | None = None
-
-    @property
-    def dim(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.members[0].dim
 
     @property
     def weights(self) -> Float[Array, " r"]:
@@ -48,7 +45,7 @@ def stacked(members: list[AbstractFamily], pool: Pool, turns: int = 200) -> Stac
     The pool's draws, weighted by p over the members' even mixture, stand for p; the weights maximise the mean of
     log Σ_r w_r q_r over them, by expectation maximisation.
     """
-    return Stack(members=tuple(members), log_weights=_weights(pool, turns))
+    return Stack(dim=members[0].dim, members=tuple(members), log_weights=_weights(pool, turns))
 
 
 @eqx.filter_jit

@@ -3,6 +3,7 @@
 from . import (
     auxiliary as auxiliary,
     bounds as bounds,
+    calibration as calibration,
     families as families,
     gradients as gradients,
     kernels as kernels,
@@ -14,6 +15,6 @@ from .families import VGP as VGP
 from .fit import fit as fit
 from .result import Fit as Fit, load as load
 from .target import Target as Target
-from .targets import from_numpyro as from_numpyro, from_pymc as from_pymc, target as target
+from .targets import Stream as Stream, from_numpyro as from_numpyro, from_pymc as from_pymc, target as target
 
 __version__ = "0.1.0"

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from . import loop, optimizers
 from .bounds import AbstractBound, Collapsed, Importance
@@ -25,7 +25,7 @@ from .meanfield import Normal
 from .result import Fit, Settings, read_run
 from .start import FULL, RADIUS, ROWS, find_start
 from .target import Target, Values
-from .targets import target as make_target
+from .targets import StreamTarget, target as make_target
 
 STEPS = 12_000  # the most a default fit takes; the stopping rule usually ends it earlier
 
@@ -74,17 +74,16 @@ class Step(eqx.Module):
     settings: Settings
     optimizer: optax.GradientTransformation
 
-    def bound(self, params: PyTree, key: PRNGKeyArray) -> Float[Array, ""]:
+    def bound(self, params: PyTree, key: PRNGKeyArray, step: Int[Array, ""]) -> Float[Array, ""]:
         """The bound, averaged over this step's draws."""
-        settings, target, family = self.settings, self.target, self.assemble(params)
-        if settings.batch_size is not None:
-            key, batch_key = jr.split(key)
-            target = target.minibatch(batch_key, settings.batch_size)
+        settings, family = self.settings, self.assemble(params)
+        batch_key, key = (key, key) if settings.batch_size is None else jr.split(key)
+        target = self.target.for_step(batch_key, settings.batch_size, step)
         return settings.bound(target, family, key, settings.draws, settings.gradient).mean()
 
     def __call__(self, state: loop.State) -> tuple[loop.State, Float[Array, ""]]:
         key = jr.fold_in(state.key, state.step)
-        value, gradient = jax.value_and_grad(self.bound)(state.params, key)
+        value, gradient = jax.value_and_grad(self.bound)(state.params, key, state.step)
         return loop.update(state, value, gradient, self.optimizer, self.settings.tail)
 
 
@@ -147,11 +146,13 @@ def fit(
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}.")
     total = target.num_data
+    if batch_size is not None and isinstance(target, StreamTarget):
+        raise ValueError(f"A stream makes its own batches, of {target.stream.batch_size} rows; leave batch_size out.")
     if batch_size is not None and (total is None or batch_size > total):
         held = "no data" if total is None else f"{total} rows of data"
         raise ValueError(
-            f"batch_size={batch_size} needs a target with that much data, and this one has {held}; "
-            "pass vgp.target(..., data=...)."
+            f"batch_size={batch_size} needs a target with that much data, and this one has {held}; pass "
+            "vgp.target(..., data=...), or use a plate with subsample_size in NumPyro, pm.Minibatch in PyMC."
         )
     family_key, key = jr.split(key)
     family_key, start_key = jr.split(family_key)
@@ -235,9 +236,9 @@ def _placed(target, families, start, batch_size, key) -> list[AbstractFamily]:
         places = [Place(jnp.zeros(target.dim), jnp.ones((target.dim,) * (2 if target.dim <= FULL else 1)))]
     else:
         total = target.num_data
-        if batch_size is not None and total is not None and total > ROWS:
-            batch_key, key = jr.split(key)
-            target = target.minibatch(batch_key, ROWS)
+        batch_key, key = jr.split(key)
+        rows = ROWS if batch_size is not None and total is not None and total > ROWS else None
+        target = target.for_step(batch_key, rows, jnp.zeros((), jnp.int32))
         found = find_start(target, key, None if isinstance(start, str) and start == "auto" else start)
         if not np.isfinite(found.elbos[0]):
             _check_start(target, found.places[0].loc, key)
@@ -333,7 +334,7 @@ def _culprit(step: Step, family, state, settings) -> str:
         return f"the gradient of the log density is not finite at {_shown(step.target, z[bad[0]])}"
     params, static = eqx.partition(family, eqx.is_inexact_array)
     step = eqx.tree_at(lambda s: s.assemble, step, Assemble(static, None, None))
-    gradient = jax.grad(lambda p: step.bound(p, key))(params)
+    gradient = jax.grad(lambda p: step.bound(p, key, state.step.reshape(-1)[0]))(params)
     for path, leaf in jax.tree_util.tree_flatten_with_path(gradient)[0]:
         if not bool(jnp.all(jnp.isfinite(leaf))):
             return f"the gradient of the parameter 'family{jax.tree_util.keystr(path)}' is not finite"

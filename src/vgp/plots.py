@@ -38,7 +38,7 @@ def plot(fit: Fit) -> Picture:
     them; otherwise the first two coordinates and the interval of each value.
     """
     key, target, family = jr.fold_in(fit._key, 2), fit.target, fit.family
-    draws = np.asarray(_sample(family, key, DRAWS))
+    draws = np.asarray(_sample(fit._q, key, DRAWS))
     warped = family if isinstance(family, VGP) and family.dim == 2 and family.latent_dim <= 2 else None
     warps = warped is not None
     window = _window(draws, target)
@@ -196,7 +196,8 @@ def _warp(axis: Axes, family: VGP, window: np.ndarray, reach: float = 2.5):
 @eqx.filter_jit
 def _push(family: VGP, xi):
     conditional: Any = family.view().conditional(jnp.asarray(xi, float))
-    return conditional.base_dist.loc
+    mean = conditional.base_dist.loc
+    return mean if family.place is None else family.place(mean)
 
 
 def _intervals(axis: Axes, values):
@@ -209,3 +210,23 @@ def _intervals(axis: Axes, values):
     axis.set_yticks(rows, [name for name, _ in columns])
     axis.invert_yaxis()
     axis.set_title("median, 50% and 90% intervals")
+
+
+def ranks(calibration, most: int = 12) -> Picture:
+    """A histogram of ranks for each value of a `vgp.calibration.Calibration`; uniform ones stay in the band."""
+    from scipy.stats import binom
+
+    names, bins = list(calibration.ranks)[:most], calibration.bins
+    columns = min(4, len(names))
+    rows = -(-len(names) // columns)
+    figure = Picture(figsize=(3.2 * columns, 2.4 * rows), layout="constrained")
+    band = binom.interval(0.95, calibration.simulations, 1 / bins)
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axis, name in zip(axes, names, strict=False):
+        axis.axhspan(*band, color="0.88")
+        axis.bar(np.arange(bins) + 0.5, calibration.histogram(name), width=0.95, color=BLUE)
+        axis.set(title=f"{name}, p = {calibration.pvalues[name]:.2g}", xticks=[0, bins], xticklabels=["low", "high"])
+    for axis in axes[len(names) :]:
+        axis.set_axis_off()
+    figure.supxlabel(f"rank of the true value among {calibration.draws} draws")
+    return figure

@@ -183,7 +183,7 @@ class Fit:
         p / q̂: closer to the posterior wherever `khat` is below 0.7.
         """
         target = self._with_target("sample")
-        return jax.vmap(target.constrain)(self._draws(target, key, n, resample))
+        return _constrained(target, self._draws(target, key, n, resample))
 
     def _draws(self, target: Target, key: PRNGKeyArray, n: int, resample: bool) -> Float[Array, "n d"]:
         return _resampled(target, self._q, key, n) if resample else _sample(self._q, key, n)
@@ -301,6 +301,11 @@ class Text(str):
 @eqx.filter_jit
 def _sample(family, key, n):
     return family.sample(key, n)
+
+
+@eqx.filter_jit
+def _constrained(target, u):
+    return jax.vmap(target.constrain)(u)
 
 
 def _resampled(target, family, key, n):

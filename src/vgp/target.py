@@ -6,7 +6,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpyro.distributions as dist
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 Values = Any  # the user's pytree of constrained values
 
@@ -49,6 +49,10 @@ class Target(eqx.Module):
     def minibatch(self, key: PRNGKeyArray, size: int) -> "Target":
         """The same target on a random batch of its data, scaled so that its log density is unbiased."""
         raise TypeError(f"{type(self).__name__} has no data to take batches from.")
+
+    def for_step(self, key: PRNGKeyArray, size: int | None, step: Int[Array, ""]) -> "Target":
+        """The target as one step of a fit sees it: on a batch, where the fit takes batches."""
+        return self if size is None else self.minibatch(key, size)
 
     def observed(self) -> dict[str, Array]:
         """The observed data by name, where the target knows it."""

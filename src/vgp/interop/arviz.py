@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -10,7 +9,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import diagnostics
-from ..result import Fit, _log_probs
+from ..result import Fit, _constrained, _log_probs
 from ..target import Target, Values
 
 Group = dict[str, np.ndarray]
@@ -32,7 +31,7 @@ def to_arviz(fit: Fit, key: PRNGKeyArray | None = None, draws: int = 1000, resam
         raise ValueError(f"draws must be a whole number, 1 or more, got {draws!r}.")
     key = jr.fold_in(fit._key, 3) if key is None else key
     u = fit._draws(target, key, draws, resample)
-    values = jax.vmap(target.constrain)(u)
+    values = _constrained(target, u)
     predicted = target.predict(jr.fold_in(key, 1), values)
     groups = {
         "posterior": _one_chain(named_leaves(values)),

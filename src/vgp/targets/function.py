@@ -7,6 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import numpyro.distributions as dist
 from jax.tree_util import keystr, tree_flatten_with_path
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
@@ -14,6 +15,7 @@ from numpyro.distributions import constraints as constraint
 
 from ..target import Target, Values
 from .layout import Layout
+from .stream import Stream, StreamTarget
 
 
 def target(
@@ -21,8 +23,8 @@ def target(
     example: PyTree,
     constraints: PyTree = None,
     prior: dist.Distribution | None = None,
-    data: PyTree = None,
-) -> "FunctionTarget":
+    data: PyTree | Stream = None,
+) -> "FunctionTarget | StreamTarget":
     """A target from a function.
 
     **Main arguments:** `log_density`, of the *constrained* values, a scalar; `example`, a pytree that
@@ -31,7 +33,8 @@ def target(
     **Other arguments:** `constraints`, a pytree prefix of `example` whose leaves are numpyro constraints,
     or None for the real line; the log-Jacobian is added here. `prior`, a numpyro distribution of the flat
     unconstrained values: `log_density` is then log p(x | z) alone. `data`, arrays with a leading axis N:
-    `log_density(z, batch)` is then summed over a batch, and scaled by N / batch size in this one place.
+    `log_density(z, batch)` is then summed over a batch, and scaled by N / batch size in this one place; or a
+    `vgp.Stream` of batches.
     """
     paths, _ = tree_flatten_with_path(example)
     if not paths:
@@ -45,6 +48,9 @@ def target(
     layout = Layout.of(example, _spread(constraints, example))
     if prior is not None:
         prior = _over_all(prior, layout.dim)
+    if isinstance(data, Stream):
+        _check_scalar(lambda z: log_density(z, data.example), layout)
+        return StreamTarget(dim=layout.dim, log_density=log_density, stream=data, layout=layout, prior=prior)
     if data is not None:
         data = jax.tree.map(jnp.asarray, data)
         lengths = {leaf.shape[0] if leaf.ndim else None for leaf in jax.tree.leaves(data)}
@@ -52,12 +58,26 @@ def target(
             raise ValueError(
                 f"Every array in data needs the same leading axis, got lengths {sorted(map(str, lengths))}."
             )
+        if lengths == {0}:
+            raise ValueError("The data is empty: its arrays have a leading axis of 0; pass at least one row.")
+        _check_finite(data)
     made = FunctionTarget(layout.dim, log_density, layout, prior, data)
-    out = jax.eval_shape(made.density, jax.eval_shape(made.constrain, jnp.zeros(made.dim)))
+    _check_scalar(made.density, layout)
+    return made
+
+
+def _check_scalar(density: Callable[..., Any], layout: Layout):
+    out = jax.eval_shape(density, jax.eval_shape(layout.constrain, jnp.zeros(layout.dim)))
     if getattr(out, "shape", None) != ():
         shape = getattr(out, "shape", type(out).__name__)
         raise ValueError(f"The log density must return a scalar, got {shape}; sum it over its axes.")
-    return made
+
+
+def _check_finite(data: PyTree):
+    for path, leaf in tree_flatten_with_path(data)[0]:
+        bad = np.argwhere(np.isnan(np.asarray(leaf))) if jnp.issubdtype(leaf.dtype, jnp.floating) else np.empty(0)
+        if bad.size:
+            raise ValueError(f"'data{keystr(path)}' is NaN at row {int(bad[0][0])}; drop the row, or fill it in.")
 
 
 class FunctionTarget(Target):

@@ -5,7 +5,8 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
-from .function import FunctionTarget, target
+from ..target import Target
+from .function import target
 
 
 def _normal(x, mean, sd):
@@ -44,27 +45,27 @@ def _eight_schools(z) -> Float[Array, ""]:
     return log_p + _normal(jnp.asarray(EFFECTS), z["theta"], jnp.asarray(ERRORS)).sum()
 
 
-def banana() -> FunctionTarget:
+def banana() -> Target:
     """z₁ ~ N(0, 2), z₂ ~ N(z₁²/4, 1). Normalised."""
     return target(_banana, jnp.zeros(2))
 
 
-def x_shape() -> FunctionTarget:
+def x_shape() -> Target:
     """½ N(0, [[2, 1.8], [1.8, 2]]) + ½ N(0, [[2, −1.8], [−1.8, 2]]). Normalised."""
     return target(_x_shape, jnp.zeros(2))
 
 
-def two_modes() -> FunctionTarget:
+def two_modes() -> Target:
     """½ N((−2, 0), I) + ½ N((2, 0), I). Normalised."""
     return target(_two_modes, jnp.zeros(2))
 
 
-def funnel() -> FunctionTarget:
+def funnel() -> Target:
     """Neal's funnel in ten dimensions: z₁ ~ N(0, 3), z₂..z₁₀ ~ N(0, e^{z₁/2}). Normalised."""
     return target(_funnel, jnp.zeros(10))
 
 
-def eight_schools() -> FunctionTarget:
+def eight_schools() -> Target:
     """Eight schools, centred: τ ~ HalfCauchy(5), μ ~ N(0, 5), θ_j ~ N(μ, τ), y_j ~ N(θ_j, σ_j). Not normalised."""
     example = {"mu": 0.0, "tau": 1.0, "theta": jnp.zeros(8)}
     return target(_eight_schools, example, {"mu": None, "tau": constraints.positive, "theta": None})

@@ -87,7 +87,34 @@ def step() -> str:
     return table(["what", "measured"], rows)
 
 
-TABLES = {"demo": demo, "shapes": shapes, "race": race, "step": step}
+def posteriordb() -> str:
+    """The worst seed of every method on every posterior: errors of means and standard deviations, and k-hat."""
+    rows = record("posteriordb")["figures"]
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    names = list(dict.fromkeys(row["posterior"] for row in rows))
+
+    def show(name, method):
+        mine = [row for row in rows if (row["posterior"], row["method"]) == (name, method)]
+        if not mine:
+            return "failed"
+        mean, sd = (max(row[key] for row in mine) for key in ("mean_error", "sd_error"))
+        khats = [row["khat"] for row in mine]
+        khat = "—" if any(k is None or k != k for k in khats) else f"{max(khats):.2f}"
+        good = mean <= 0.1 and sd <= 0.1 and khat != "—" and max(khats) < 0.7
+        text = f"{_short(mean)} · {100 * sd:.0f} % · {khat}"
+        return f"**{text}**" if good else text
+
+    return table(
+        ["posterior", *methods],
+        [[name.split("-", 1)[-1], *(show(name, method) for method in methods)] for name in names],
+    )
+
+
+def _short(number: float) -> str:
+    return f"{number:.2f}" if number < 100 else f"{number:.0e}"
+
+
+TABLES = {"posteriordb": posteriordb, "demo": demo, "shapes": shapes, "race": race, "step": step}
 
 
 def main() -> None:

@@ -43,7 +43,9 @@ def test_round_trip(fitted, path):
 
 @pytest.mark.parametrize("family", ["MeanField", "FullRank", "FactorAnalysis", "Mixture"])
 def test_every_family_loads_without_help(family, tmp_path):
-    fit = vgp.fit(BANANA, getattr(vgp.families, family)(2, key=jr.key(0)), key=jr.key(0), steps=5, progress=False)
+    fit = vgp.fit(
+        BANANA, getattr(vgp.families, family)(2, key=jr.key(0)), key=jr.key(0), steps=5, start=None, progress=False
+    )
     fit.save(tmp_path / "f")
     np.testing.assert_array_equal(vgp.load(tmp_path / "f", BANANA).sample(jr.key(1), 3), fit.sample(jr.key(1), 3))
 

@@ -6,10 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax.random as jr
 import matplotlib
 import pytest
 
 import vgp
+from vgp.families import MeanField
+from vgp.fit_command import load_target
+from vgp.interop import numpyro as interop
 
 ROOT = Path(__file__).parent.parent
 
@@ -18,19 +22,98 @@ def blocks(page):
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize(("page", "index"), [("README.md", 0), ("docs/quickstart.md", 0), ("docs/extending.md", 0)])
-def test_the_code_on_the_page_runs(page, index, tmp_path, monkeypatch):
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs some blocks of a page one after another, and returns the names they leave behind."""
     matplotlib.use("Agg")
     monkeypatch.chdir(tmp_path)
+
+    def blocks_of(page, *which):
+        space = {}
+        for i in which:
+            exec(blocks(page)[i].replace("steps = 3000", "steps = 3"), space)
+        return space
+
+    return blocks_of
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    # A VGP's compilation and measurement, and the search for a start, are most of a short fit's time; the README's
+    # block has them.
+    fit = functools.partial(vgp.fit, steps=20, progress=False, start=None)
+
+    def simple_fit(target, *, example=None, **settings):
+        target = target if example is None else vgp.target(target, example)
+        return fit(target, MeanField(target.dim, key=jr.key(1)), **settings)
+
+    guide = functools.partial(interop.AutoVGP, family=lambda dim, key: MeanField(dim, key=key))
+    monkeypatch.setattr(vgp, "fit", simple_fit)
+    monkeypatch.setattr(interop, "AutoVGP", guide)
+
+
+def test_the_first_example(run, tmp_path, monkeypatch):
     monkeypatch.setattr(vgp, "fit", functools.partial(vgp.fit, steps=30, progress=False))
-    space = {}
-    exec(blocks(page)[index], space)
-    if page == "README.md":
-        assert space["draws"]["x"].shape == (1000,)
-        assert (tmp_path / "posterior.vgp").exists()
-    if page == "docs/extending.md":
-        family = vgp.VGP(1, 4, 1, kernel=space["Cosine"](2.0), key=vgp.families.vgp.jr.key(0))
-        assert family.sample(vgp.families.vgp.jr.key(1), 3).shape == (3, 1)
+    assert run("README.md", 0)["draws"]["x"].shape == (1000,)
+    assert (tmp_path / "posterior.vgp").exists()
+
+
+def test_extending(run):
+    kernel = run("docs/extending.md", 0)["Cosine"](2.0)
+    assert vgp.VGP(1, 4, 1, kernel=kernel, key=jr.key(0)).sample(jr.key(1), 3).shape == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("block", "names"), [(0, {"mu", "tau", "raw", "theta"}), (1, {"a", "b", "ld50"}), (2, {"size", "rate", "noise"})]
+)
+def test_quickstarts(run, quick, block, names):
+    if block == 1:
+        pytest.importorskip("pymc")
+    draws = run("docs/quickstart.md", block)["draws"]
+    assert set(draws) == names and all(len(draw) == 4000 for draw in draws.values())
+
+
+def test_numpyro(run, quick):
+    space = run("docs/numpyro.md", 0, 1)
+    assert set(space["draws"]) == {"level", "noise", "range", "slope", "spread"}
+    assert space["predicted"]["y"].shape == (1000, 40)
+    assert space["fit"].settings.batch_size == 100
+
+
+def test_a_guide(run, quick):
+    space = run("docs/numpyro.md", 3)
+    assert space["draws"]["theta"].shape == (1000, 8) and space["middle"]["theta"].shape == (8,)
+    assert space["low"] < space["high"] and space["new"]["effect"].shape == (500, 8)
+
+
+def test_pymc(run, quick):
+    pytest.importorskip("pymc")
+    space = run("docs/pymc.md", 0)
+    assert space["predicted"]["y"].shape == (1000, 60)
+    assert {"at_two", "noise"} < set(space["draws"])
+
+
+def test_diagnostics(run, quick, tmp_path):
+    space = run("docs/diagnostics.md", 0, 1)
+    assert space["draws"]["x"].shape == (4000,)
+    assert (tmp_path / "fit.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("block", "name", "data"),
+    [
+        (0, "model", '{"n": 10, "heads": 7}'),
+        (1, "model", '{"x": [1.0, 2.0], "y": [0.9, 2.1]}'),
+        (2, "log_density", '{"times": [0.3, 1.2, 2.0]}'),
+    ],
+)
+def test_models_for_the_command_line(block, name, data, tmp_path, monkeypatch):
+    if block == 1:
+        pytest.importorskip("pymc")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "model.py").write_text(blocks("docs/command_line.md")[block])
+    (tmp_path / "data.json").write_text(data)
+    assert load_target(f"{tmp_path}/model.py:{name}", tmp_path / "data.json").dim == 1
 
 
 def test_the_tables_are_those_of_the_records():

@@ -22,7 +22,7 @@ SMALL = vgp.VGP(2, 8, key=jr.key(3))
 
 
 def quick(target=BANANA, family=SMALL, key=jr.key(0), **options):
-    return vgp.fit(target, family, key=key, **{"steps": 120, "draws": 8, "progress": False, **options})
+    return vgp.fit(target, family, key=key, **{"steps": 120, "draws": 8, "progress": False, "start": None, **options})
 
 
 @pytest.fixture(scope="module")

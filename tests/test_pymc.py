@@ -269,7 +269,7 @@ def test_batches_are_unbiased_and_all_data_is_the_default():
     assert error > 0
     assert abs(float(values.mean()) - full) < 4 * error
     family = vgp.families.MeanField(1, key=jr.key(0))
-    fit = vgp.fit(target, family, key=jr.key(0), batch_size=4, steps=50, progress=False)
+    fit = vgp.fit(target, family, key=jr.key(0), batch_size=4, steps=50, start=None, progress=False)
     assert fit.sample(jr.key(1), 5)["slope"].shape == (5,)
     assert target.predict(jr.key(1), {"slope": np.zeros(2)})["y"].shape == (2, 12)
 

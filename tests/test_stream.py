@@ -72,7 +72,8 @@ def test_restarts_share_the_stream():
 
 
 def test_a_resumed_run_reads_on_where_it_stopped(tmp_path):
-    family, options = vgp.families.MeanField(2, key=jr.key(0)), {"key": jr.key(0), "draws": 4, "start": None, "progress": False}
+    family = vgp.families.MeanField(2, key=jr.key(0))
+    options = {"key": jr.key(0), "draws": 4, "start": None, "progress": False}
     whole = vgp.fit(streamed(), family, steps=40, **options)
     first = vgp.fit(streamed(), family, steps=40, **options)
     first.save(tmp_path / "run.vgp")

@@ -88,7 +88,7 @@ def fit(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")] = Path("fit"),
     seed: Annotated[int, typer.Option(help="Seed of every random key.")] = 0,
     steps: Annotated[int | None, typer.Option(help="The most steps that may be taken.")] = None,
-    restarts: Annotated[int, typer.Option(help="Starts side by side; the best is kept.")] = 1,
+    restarts: Annotated[int, typer.Option(help="Starts side by side; combined if they disagree.")] = 1,
     draws: Annotated[int, typer.Option(help="Draws from the posterior to write.")] = 4000,
     batch_size: Annotated[int | None, typer.Option(help="Rows of data per step, for a model with batches.")] = None,
     resample: Annotated[bool, typer.Option("--resample", help="Correct the draws by their weights.")] = False,

@@ -158,7 +158,7 @@ def fit(
     family_key, start_key = jr.split(family_key)
     families = _families(target, family, restarts, family_key)
     going_on = checkpoint is not None and os.path.exists(checkpoint)
-    families = _placed(target, families, "found" if going_on else start, batch_size, start_key)
+    families = _placed(target, families, start, batch_size, start_key, going_on)
     settings = Settings(
         bound=Importance() if bound is None else bound,
         gradient=_gradient(gradient, bound, families[0]),
@@ -226,20 +226,21 @@ def proceed(target, family, settings, transformation, state, history, seconds, p
     return made
 
 
-def _placed(target, families, start, batch_size, key) -> list[AbstractFamily]:
+def _placed(target, families, start, batch_size, key, going_on: bool) -> list[AbstractFamily]:
     # Each restart begins at a Gaussian of its own, the best first. A run that goes on finds its place in its file.
-    if start is None or families[0].place is not None:
+    auto = isinstance(start, str) and start == "auto"
+    if start is None or (auto and families[0].place is not None):
         return families
     if isinstance(start, Place):
         places = [start]
-    elif isinstance(start, str) and start == "found":
+    elif going_on:
         places = [Place(jnp.zeros(target.dim), jnp.ones((target.dim,) * (2 if target.dim <= FULL else 1)))]
     else:
         total = target.num_data
         batch_key, key = jr.split(key)
         rows = ROWS if batch_size is not None and total is not None and total > ROWS else None
         target = target.for_step(batch_key, rows, jnp.zeros((), jnp.int32))
-        found = find_start(target, key, None if isinstance(start, str) and start == "auto" else start)
+        found = find_start(target, key, None if auto else start)
         if not np.isfinite(found.elbos[0]):
             _check_start(target, found.places[0].loc, key)
         near = max(1, int(np.sum(found.elbos > found.elbos[0] - 10 - target.dim)))

@@ -17,13 +17,14 @@ from . import checkpoint, diagnostics
 from .bounds import AbstractBound
 from .diagnostics import Elbo, LogProb, LogRatios
 from .families import VGP, AbstractFamily, Stack
-from .families.stack import stacked
+from .families.stack import apart, stacked
 from .gradients import AbstractGradient
 from .loop import State
 from .target import Target, Values
 
 GOOD, USABLE = 0.5, 0.7  # Pareto k-hat, as in Vehtari et al.
 DISAGREE = 0.1  # nats between restarts
+EVEN = 0.95  # effective sample size, as a share of the draws, above which weights are as good as equal
 WIDE = 0.5  # nats between the sides of the sandwich
 
 
@@ -120,13 +121,19 @@ class Fit:
 
     @cached_property
     def stack(self) -> Stack | None:
-        """The restarts as one weighted mixture, where they disagree; None where they do not."""
-        if self.settings.restarts == 1 or not self.spread > DISAGREE or self.target is None:
+        """The restarts as one weighted mixture, where they disagree in their bounds or lie in different places."""
+        if self.settings.restarts == 1 or self.target is None:
             return None
         from .fit import members
 
         found = members(self)
-        return stacked(found, diagnostics.pooled(self.target, found, jr.fold_in(self._key, 4)))
+        pool = diagnostics.pooled(self.target, found, jr.fold_in(self._key, 4))
+        self._measured["apart"] = apart(pool)
+        if max(self.spread, self._measured["apart"]) <= DISAGREE:
+            return None
+        stack = stacked(found, pool)
+        self._measured["weights"] = np.asarray(stack.weights).tolist()
+        return stack
 
     @property
     def _q(self) -> AbstractFamily:
@@ -180,7 +187,7 @@ class Fit:
         """n draws in the user's pytree, constrained, with a leading axis n.
 
         With `resample` they are drawn again from five times as many, by Pareto-smoothed weights
-        p / q̂: closer to the posterior wherever `khat` is below 0.7.
+        p / q̂: closer to the posterior where `khat` is below 0.7, and usually above it, without a promise.
         """
         target = self._with_target("sample")
         return _constrained(target, self._draws(target, key, n, resample))
@@ -353,17 +360,24 @@ def _status(ending: str, settings: Settings, state: State, history: np.ndarray) 
     return Status(ending, sentence)
 
 
+def known(fit: Fit, name: str) -> bool:
+    """Without its target nothing can be measured, and only what was saved is known."""
+    return fit.target is not None or name in fit._measured
+
+
 def verdict(fit: Fit) -> str:
     """Whether to trust a fit, in a sentence or two: k-hat, the sandwich and the restarts taken together."""
     sentences = []
-    if fit.settings.restarts > 1 and fit.spread > DISAGREE:
-        told = f"The {fit.settings.restarts} restarts disagree by {fit.spread:.2g} nats"
-        if fit.stack is None:
+    combined = fit.stack is not None or "weights" in fit._measured
+    if fit.settings.restarts > 1 and (combined or fit.spread > DISAGREE):
+        lie = "" if fit._measured.get("apart", 0.0) <= DISAGREE else " and lie in different places"
+        told = f"The {fit.settings.restarts} restarts disagree by {fit.spread:.2g} nats{lie}"
+        if not combined:
             sentences.append(f"{told}; the best one is kept.")
         else:
-            shares = ", ".join(f"{weight:.2f}" for weight in np.asarray(fit.stack.weights))
+            shares = ", ".join(f"{weight:.2f}" for weight in fit._measured["weights"])
             sentences.append(f"{told}; they are combined with the weights {shares}.")
-    if fit.target is None and "khat" not in fit._measured:
+    if not known(fit, "khat"):
         return " ".join(sentences)
     khat = fit.khat
     if np.isnan(khat):
@@ -373,10 +387,17 @@ def verdict(fit: Fit) -> str:
         sentences.append(
             f"k-hat {khat:.2f}: the approximation misses tail mass; {richer} or use fit.sample(..., resample=True)."
         )
+    elif khat > GOOD and known(fit, "ess") and fit.ess > EVEN:
+        sentences.append(
+            f"k-hat {khat:.2f}, of weights that are nearly equal (effective sample size {fit.ess:.2f} per draw): the "
+            "draws can be trusted wherever the approximation has looked."
+        )
     elif khat > GOOD:
         sentences.append(f"k-hat {khat:.2f}: usable, and fit.sample(..., resample=True) corrects what is left.")
     else:
         sentences.append(f"k-hat {khat:.2f}: the draws can be trusted wherever the approximation has looked.")
+    if not known(fit, "elbo"):
+        return " ".join(sentences)
     width = fit.elbo.upper - fit.elbo.lower
     if width > max(WIDE, 4 * fit.elbo.stderr):
         sentences.append(

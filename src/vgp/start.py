@@ -4,8 +4,8 @@ Up to `FULL` dimensions the Gaussian that maximises the ELBO is found by natural
 Each turn looks at the gradient of log p in d orthogonal directions, at the distance √d where draws of the Gaussian lie:
 their mean is the natural gradient of its location and their differences, by Stein's identity, that of its precision.
 Both are exact where the posterior is Gaussian, and neither changes if the values are measured in other units, so that
-bad scaling and strong correlation cost nothing. In more dimensions Pathfinder (Zhang et al. 2022) gives the location
-and a scale for each coordinate.
+bad scaling and strong correlation cost nothing. In more dimensions Pathfinder (Zhang et al. 2022) gives a first
+location and a scale for each coordinate, and turns of the same kind, with random signs for directions, improve them.
 """
 
 from typing import Any, NamedTuple
@@ -58,23 +58,34 @@ def find_start(target: Target, key: PRNGKeyArray, values: Values | None = None, 
 def start_point(target: Target, values: Values) -> Float[Array, " d"]:
     """The user's values as a point; in a dict, names that are left out begin at the centre of their support."""
     centre = target.constrain(jnp.zeros(target.dim))
+    if isinstance(centre, dict):  # without deterministic sites, which follow from the others
+        names = set(getattr(getattr(target, "layout", None), "names", centre))
+        centre = {name: value for name, value in centre.items() if name in names} or centre
     if isinstance(values, dict) and isinstance(centre, dict):
         unknown = sorted(set(values) - set(centre))
         if unknown:
-            raise ValueError(f"The start names {unknown}, and the target has {sorted(centre)}.")
-        values = centre | {name: jnp.asarray(value, float) for name, value in values.items()}
-    try:
-        point = target.unconstrain(values)
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"The start must look like the target's values, for example {_shape(centre)}.") from error
-    if point.shape != (target.dim,):
-        raise ValueError(f"The start must have the shapes {_shape(centre)}, and it has {_shape(values)}.")
-    if not bool(jnp.all(jnp.isfinite(point))):
-        raise ValueError("The start lies outside of the values' supports; move it inside.")
+            raise ValueError(f"The start names {unknown}, and the values to start are {sorted(centre)}.")
+        values = centre | values
+    values = jax.tree.map(lambda x: jnp.asarray(x, float), values)
+    if _shapes(values) != _shapes(centre):
+        raise ValueError(f"The start must have the shapes {_shown(centre)}, and it has {_shown(values)}.")
+    point = target.unconstrain(values)
+    there = target.constrain(jnp.where(jnp.isfinite(point), point, 0.0))
+    for value, back in zip(jax.tree.leaves(values), jax.tree.leaves(_like(there, centre)), strict=True):
+        if not np.allclose(value, back, rtol=1e-2, atol=1e-2):
+            raise ValueError("The start lies outside of the values' supports; move it inside.")
     return point
 
 
-def _shape(values) -> Any:
+def _like(values, centre):
+    return {name: values[name] for name in centre} if isinstance(centre, dict) else values
+
+
+def _shapes(values) -> Any:
+    return jax.tree.structure(values), [jnp.shape(leaf) for leaf in jax.tree.leaves(values)]
+
+
+def _shown(values) -> Any:
     return jax.tree.map(jnp.shape, values)
 
 
@@ -169,8 +180,9 @@ def _antithetic(key, n, d):
 
 def _elbo(target, loc, factor, noise) -> Float[Array, ""]:
     d = loc.shape[0]
-    entropy = 0.5 * d * jnp.log(2 * jnp.pi * jnp.e) + jnp.sum(jnp.log(jnp.abs(jnp.diagonal(factor))))
-    log_p = target.log_probs(loc + noise @ factor.T)
+    place = Place(loc, factor)
+    entropy = 0.5 * d * jnp.log(2 * jnp.pi * jnp.e) + place.log_volume
+    log_p = target.log_probs(place(noise))
     return jnp.where(jnp.all(jnp.isfinite(log_p)), log_p.mean(), -jnp.inf) + entropy
 
 
@@ -179,7 +191,41 @@ def _elbo(target, loc, factor, noise) -> Float[Array, ""]:
 
 def _pathfinder(target, points, key) -> Start:
     locs, scales, elbos = (np.asarray(x) for x in _pathfinders(target, points, key))
-    return _ordered(locs, scales, elbos)
+    best = np.argsort(-np.where(np.isfinite(elbos), elbos, -np.inf))[: max(1, PATHS // 4)]
+    found = _diagonal(target, jnp.asarray(locs[best]), jnp.asarray(scales[best]), key)
+    return _ordered(*(np.asarray(x) for x in found))
+
+
+@alone
+def _diagonal(target, locs, scales, key):
+    # Natural gradients of N(loc, scale²), with directions of random signs: their mean product with the slopes is the
+    # diagonal of the curvature (Hutchinson), exact where it is diagonal.
+    d = locs.shape[1]
+
+    def one(args):
+        loc, scale, key = args
+
+        def turn(i, carry):
+            loc, scale, rate = carry
+            sign_key, noise_key = jr.split(jr.fold_in(key, i))
+            signs = jr.rademacher(sign_key, (32, d), locs.dtype)
+            w = jnp.concatenate([signs, -signs])
+            slopes = jax.vmap(jax.grad(target.log_prob))(loc + scale * w) * scale
+            slopes = jnp.where(jnp.isfinite(slopes), slopes, 0.0)
+            change = rate * (-jnp.mean(signs * (slopes[:32] - slopes[32:]), axis=0) / 2 - 1)
+            precision = jnp.clip(1 + change + 0.5 * change**2, 0.05, 1e6)
+            step = jnp.clip(rate * slopes.mean(0) / precision, -3.0, 3.0)
+            new_loc, new_scale = loc + scale * step, scale / jnp.sqrt(precision)
+            noise = _antithetic(noise_key, 32, d)
+            before, after = (_elbo(target, *q, noise) for q in ((loc, scale), (new_loc, new_scale)))
+            better = jnp.isfinite(after) & ~(after < before - 1e-2 - 1e-6 * jnp.abs(before))
+            rate = jnp.clip(jnp.where(better, 1.5 * rate, 0.4 * rate), 1e-3, 1.0)
+            return jnp.where(better, new_loc, loc), jnp.where(better, new_scale, scale), rate
+
+        loc, scale, _ = jax.lax.fori_loop(0, TURNS, turn, (loc, scale, jnp.asarray(0.5)))
+        return loc, scale, _elbo(target, loc, scale, _antithetic(jr.fold_in(key, TURNS), 64, d))
+
+    return jax.lax.map(one, (locs, scales, jr.split(key, locs.shape[0])))
 
 
 @eqx.filter_jit

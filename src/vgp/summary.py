@@ -10,7 +10,7 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from .families import VGP, AbstractExact
 from .gp import Conditioner
-from .result import GOOD, USABLE, Fit, Text, _recent
+from .result import GOOD, USABLE, Fit, Text, _recent, known
 from .target import Values
 
 DRAWS = 4000
@@ -32,20 +32,16 @@ def summary(fit: Fit) -> Text:
 def _header(fit: Fit) -> Iterator[tuple[str, str]]:
     family = fit.family
 
-    def known(name):
-        # Without the target nothing can be measured, and only what was saved is known.
-        return fit.target is not None or name in fit._measured
-
-    if known("elbo"):
+    if known(fit, "elbo"):
         yield "ELBO", sandwich(*fit.elbo)
-    if known("khat"):
+    if known(fit, "khat"):
         yield "k-hat", _verdict(fit.khat, isinstance(family, VGP))
-    if known("ess"):
+    if known(fit, "ess"):
         yield "sample size", f"{fit.ess:.2f} effective draws per draw, by importance weights"
-    if known("khat_extended") and not isinstance(family, AbstractExact):
+    if known(fit, "khat_extended") and not isinstance(family, AbstractExact):
         yield (
             "k-hat, extended",
-            f"{fit.khat_extended:.2f}  {khat_word(fit.khat_extended)} (weights on z and ξ jointly, stricter)",
+            f"{fit.khat_extended:.2f}  {khat_word(fit.khat_extended)} (weights on z and ξ jointly)",
         )
     yield "family", f"{type(family).__name__}, {family.dim} dimensions"
     if isinstance(family, VGP):

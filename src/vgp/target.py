@@ -23,7 +23,7 @@ class Target(eqx.Module):
 
     @abc.abstractmethod
     def log_likelihood(self, u: Float[Array, " d"]) -> Float[Array, ""]:
-        """log p(u) without the prior, log-Jacobian of the constraints included."""
+        """log p(u) without the prior; where there is none, with the log-Jacobian of the constraints."""
 
     @abc.abstractmethod
     def constrain(self, u: Float[Array, " d"]) -> Values:

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 from jaxtyping import Array, Float
 
 from .base import AbstractFamily
@@ -33,10 +34,17 @@ class Stack(AbstractFamily):
 
 
 class Pool(NamedTuple):
-    """Draws of every member, and log p and each member's log q at all of them."""
+    """As many draws of every member, in the members' order, with log p and each member's log q at all of them."""
 
     log_p: Float[Array, " n"]
     log_q: Float[Array, "n r"]
+
+
+def apart(pool: Pool) -> float:
+    """How far the members are from being one distribution, in nats: 0 if they are, log R if they lie apart."""
+    n, count = pool.log_q.shape
+    own = pool.log_q.reshape(count, n // count, count)[np.arange(count), :, np.arange(count)].reshape(-1)
+    return float(jnp.mean(own - jax.nn.logsumexp(pool.log_q, axis=1) + jnp.log(count)))
 
 
 def stacked(members: list[AbstractFamily], pool: Pool, turns: int = 200) -> Stack:

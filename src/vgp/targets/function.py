@@ -121,7 +121,8 @@ class FunctionTarget(Target):
         return self.layout.coordinates()
 
     def log_likelihood(self, u):
-        return self.density(self.constrain(u)) + self.log_jacobian(u)
+        value = self.density(self.constrain(u))
+        return value if self.prior is not None else value + self.log_jacobian(u)  # the prior is one of u already
 
 
 def _over_all(prior: dist.Distribution, dim: int) -> dist.Distribution:

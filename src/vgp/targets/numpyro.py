@@ -42,6 +42,11 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> "Numpy
             "The model has no latent sample sites, so there is no posterior to approximate; its sites are "
             f"{sorted(first) or 'none'}."
         )
+    for name, site in first.items():
+        if site["type"] == "param":
+            raise ValueError(
+                f"The model has a parameter '{name}', which has no posterior; give it a prior, or make it a constant."
+            )
     plate = _subsampled_plate(first)
     for name, site in latent.items():
         _check_latent(name, site, second.get(name), plate)
@@ -92,12 +97,13 @@ class NumpyroTarget(Target):
         return handlers.seed(model, rng_seed=0)
 
     def log_likelihood(self, u):
-        value, _ = log_density(self._run(), (), {}, self.layout.constrain(u))
+        with handlers.block():  # the target may itself be used inside of another model
+            value, _ = log_density(self._run(), (), {}, self.layout.constrain(u))
         return jnp.asarray(value, u.dtype) + self.layout.log_jacobian(u)
 
     def constrain(self, u):
         values = self.layout.constrain(u)
-        trace = handlers.trace(handlers.substitute(self._run(), data=values)).get_trace()
+        trace = _traced(handlers.substitute(self._run(), data=values))
         return values | {name: site["value"] for name, site in trace.items() if site["type"] == "deterministic"}
 
     def unconstrain(self, z):
@@ -113,7 +119,8 @@ class NumpyroTarget(Target):
         return self.layout.coordinates()
 
     def observed(self):
-        trace = handlers.trace(handlers.seed(self._run(), 0)).get_trace()
+        centre = self.layout.constrain(jnp.zeros(self.dim))  # improper priors have no draws of their own
+        trace = _traced(handlers.substitute(self._run(), data=centre))
         sites = {name: site for name, site in trace.items() if site["type"] == "sample" and site["is_observed"]}
         return {name: site["value"] for name, site in sites.items() if not _is_factor(site)}
 
@@ -123,10 +130,10 @@ class NumpyroTarget(Target):
         count = len(jax.tree.leaves(latent)[0])
 
         def one(key, values):
-            trace = handlers.trace(handlers.seed(handlers.substitute(self._run(), data=values), key)).get_trace()
+            trace = _traced(handlers.seed(handlers.substitute(self._run(), data=values), key))
             keys = jr.split(key, len(trace))
             sites = zip(trace.items(), keys, strict=True)
-            return {name: site["fn"].sample(k) for (name, site), k in sites if name in names}
+            return {name: _new(site, k) for (name, site), k in sites if name in names}
 
         return jax.jit(jax.vmap(one))(jr.split(key, count), latent)
 
@@ -134,8 +141,8 @@ class NumpyroTarget(Target):
         # Data in the arguments becomes an input of the compiled code. A model that needs its values while it is
         # traced, for a shape or a branch, keeps them as constants.
         def traced(leaf):
-            is_data = isinstance(leaf, (np.ndarray, jax.Array)) and np.ndim(leaf) > 0
-            return jnp.asarray(leaf) if is_data and not isinstance(leaf, jax.Array) else leaf
+            is_data = isinstance(leaf, np.ndarray) and leaf.ndim > 0 and leaf.dtype.kind in "bifuc"
+            return jnp.asarray(leaf) if is_data else leaf
 
         args, kwargs = jax.tree.map(traced, (self.positional, self.named))
         made = eqx.tree_at(lambda t: (t.positional, t.named), self, (args, kwargs))
@@ -164,15 +171,34 @@ class NumpyroTarget(Target):
             sites = {name: site for name, site in trace.items() if site["type"] == "sample" and site["is_observed"]}
             return {name: site["fn"].log_prob(site["value"]) for name, site in sites.items()}
 
+        observed = self.observed()
+
         points = [at(np.full(self.dim, value, jnp.zeros(()).dtype)) for value in (0.0, 0.5, -0.5)]
         for name in points[0]:
             bad = np.all([np.isnan(point[name]) for point in points], axis=0)
             if bad.any():
-                where = f" at row {int(np.argwhere(bad)[0][0])}" if bad.ndim else ""
+                row = np.argwhere(bad)[0][:1]
+                where = f" at row {int(row[0])}" if bad.ndim else ""
+                value = np.asarray(observed.get(name, 0.0))
+                if np.isnan(value[tuple(row)] if value.ndim else value).any():
+                    raise ValueError(
+                        f"The observed site '{name}' is NaN{where}; drop the row, mask it, or give it a latent site."
+                    )
                 raise ValueError(
                     f"The log density of the observed site '{name}' is NaN{where}; look for a NaN in what the "
                     "site depends on there, and drop the row or model it as missing."
                 )
+
+
+def _new(site, key) -> Array:
+    # As many as were observed: without a plate one distribution may have served a whole array.
+    shape = np.shape(site["value"])
+    return site["fn"].sample(key, shape[: len(shape) - len(site["fn"].shape())])
+
+
+def _traced(model: Callable[[], Any]) -> Trace:
+    with handlers.block():
+        return handlers.trace(model).get_trace()
 
 
 class _Rows(Messenger):
@@ -263,10 +289,3 @@ def _check_observed(name: str, site):
         return
     if np.size(value) == 0:
         raise ValueError(f"The observed site '{name}' is empty (shape {np.shape(value)}); pass at least one row.")
-    if jnp.issubdtype(value.dtype, jnp.floating):
-        bad = np.argwhere(np.isnan(np.asarray(value)))
-        if bad.size:
-            where = f" at row {int(bad[0][0])}" if np.ndim(value) else ""
-            raise ValueError(
-                f"The observed site '{name}' is NaN{where}; drop the row, or give it a latent site of its own."
-            )

@@ -119,9 +119,10 @@ class StreamTarget(Target):
 
     def log_likelihood(self, u):
         z, stream = self.layout.constrain(u), self.stream
+        volume = self.layout.log_jacobian(u) if self.prior is None else jnp.zeros((), u.dtype)
         if self.batch is not None:
             scale = stream.num_data / stream.batch_size
-            return scale * self.log_density(z, self.batch) + self.layout.log_jacobian(u)
+            return scale * self.log_density(z, self.batch) + volume
 
         def add(i, total: Float[Array, ""]) -> Float[Array, ""]:
             return total + self.log_density(z, stream(i, stream.batch_size))
@@ -129,4 +130,4 @@ class StreamTarget(Target):
         total = jax.lax.fori_loop(0, stream.whole, add, jnp.zeros((), u.dtype))
         if stream.rest:
             total += self.log_density(z, stream(jnp.asarray(stream.whole), stream.rest))
-        return total + self.layout.log_jacobian(u)
+        return total + volume

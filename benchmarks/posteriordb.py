@@ -21,6 +21,7 @@ import record
 
 METHODS = ("VGP", "AutoMultivariateNormal", "AutoIAFNormal", "AutoBNAFNormal")
 DRAWS = 20_000
+SLOW = ("diamonds", "lotka", "gauss_mix")
 
 
 def main() -> None:
@@ -40,8 +41,10 @@ def main() -> None:
     names = [name for name in POSTERIORS if not options.only or any(part in name for part in options.only)]
     methods = METHODS[:1] if options.no_rivals else METHODS
     jobs = [(name, method, seed) for method in methods for name in names for seed in range(options.seeds)]
+    slow_first = sorted(jobs, key=lambda job: not any(part in job[0] for part in SLOW))
     with ThreadPoolExecutor(options.parallel) as pool:
-        figures = [row for row in pool.map(lambda job: in_a_process(*job), jobs) if row is not None]
+        figures = [row for row in pool.map(lambda job: in_a_process(*job), slow_first) if row is not None]
+    figures.sort(key=lambda row: jobs.index((row["posterior"], row["method"], row["seed"])))
     for row in figures:
         print(
             f"{row['posterior'][:26]:26} {row['method']:22} {row['seed']}  mean {row['mean_error']:8.3f}  "

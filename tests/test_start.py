@@ -178,12 +178,12 @@ def test_values_of_some_names_are_enough_to_start_at():
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"z": 0.0}, r"The start names \['z'\], and the target has \['rate', 'x', 'y'\]"),
+        ({"z": 0.0}, r"The start names \['z'\], and the values to start are \['rate', 'x', 'y'\]"),
         ({"rate": -1.0}, "outside of the values' supports; move it inside"),
         ({"rate": 0.0}, "outside of the values' supports"),
         ({"y": np.nan}, "outside of the values' supports"),
         ({"x": jnp.zeros(3)}, r"must have the shapes .*'x': \(2,\).*, and it has .*'x': \(3,\)"),
-        (jnp.zeros(4), "must look like the target's values, for example"),
+        (jnp.zeros(4), r"must have the shapes .*, and it has \(4,\)"),
     ],
 )
 def test_starts_that_do_not_fit_are_refused(values, says):

@@ -255,7 +255,8 @@ def test_restarts_that_disagree_are_combined_and_told(restarted):
     np.testing.assert_allclose(fit.family.place.loc, LEFT)  # the best of them alone
     text = str(fit.status)
     shares = ", ".join(f"{weight:.2f}" for weight in np.asarray(fit.stack.weights))
-    assert f"The 2 restarts disagree by {fit.spread:.2g} nats; they are combined with the weights {shares}." in text
+    told = f"The 2 restarts disagree by {fit.spread:.2g} nats and lie in different places"
+    assert f"{told}; they are combined with the weights {shares}." in text
     assert "disagree" not in fit.status.ending
 
 
@@ -269,15 +270,16 @@ def test_draws_and_diagnostics_are_those_of_the_mixture(restarted):
     assert np.abs(np.median(off)) < 0.1
 
 
-def test_restarts_that_agree_are_not_combined(restarted):
+@pytest.mark.parametrize(("gap", "same", "is_one"), [(0.09, True, True), (0.11, True, False), (0.0, False, False)])
+def test_restarts_are_combined_if_their_bounds_or_places_differ(gap, same, is_one, restarted):
     measured = {"khat": 0.3, "elbo": (0.0, 0.0, 0.01)}
-    for gap, is_one in [(0.09, True), (0.11, False)]:
-        history = np.zeros((200, 2)) + np.array([0.0, gap])
-        fit = Fit(
-            MODES, restarted.family, restarted.settings, restarted.state, history, restarted.status, 0.0, measured
-        )
-        assert (fit.stack is None) == is_one
-        assert ("disagree" not in str(fit.status)) == is_one
+    history = np.zeros((200, 2)) + np.array([0.0, gap])
+    state = restarted.state
+    if same:
+        state = eqx.tree_at(lambda s: s.params, state, jnp.stack([state.params[0]] * 2))
+    fit = Fit(MODES, restarted.family, restarted.settings, state, history, restarted.status, 0.0, measured)
+    assert (fit.stack is None) == is_one
+    assert ("disagree" not in str(fit.status)) == is_one
 
 
 def test_a_saved_fit_has_the_same_mixture(restarted, tmp_path):

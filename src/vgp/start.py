@@ -65,7 +65,7 @@ def start_point(target: Target, values: Values) -> Float[Array, " d"]:
         unknown = sorted(set(values) - set(centre))
         if unknown:
             raise ValueError(f"The start names {unknown}, and the values to start are {sorted(centre)}.")
-        values = centre | values
+        values = centre | {name: _leaf(value) for name, value in values.items()}
     values = jax.tree.map(lambda x: jnp.asarray(x, float), values)
     if _shapes(values) != _shapes(centre):
         raise ValueError(f"The start must have the shapes {_shown(centre)}, and it has {_shown(values)}.")
@@ -75,6 +75,11 @@ def start_point(target: Target, values: Values) -> Float[Array, " d"]:
         if not np.allclose(value, back, rtol=1e-2, atol=1e-2):
             raise ValueError("The start lies outside of the values' supports; move it inside.")
     return point
+
+
+def _leaf(value):
+    # A list of numbers is meant as an array.
+    return jnp.asarray(value, float) if isinstance(value, (list, tuple)) else value
 
 
 def _like(values, centre):

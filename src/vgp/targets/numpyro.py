@@ -4,6 +4,7 @@ import functools
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import contextmanager
 from typing import Any
 
 import equinox as eqx
@@ -97,7 +98,7 @@ class NumpyroTarget(Target):
         return handlers.seed(model, rng_seed=0)
 
     def log_likelihood(self, u):
-        with handlers.block():  # the target may itself be used inside of another model
+        with _alone():
             value, _ = log_density(self._run(), (), {}, self.layout.constrain(u))
         return jnp.asarray(value, u.dtype) + self.layout.log_jacobian(u)
 
@@ -165,11 +166,10 @@ class NumpyroTarget(Target):
         # A row of an observed site whose log density is NaN wherever it is asked for has a NaN in its data.
         @jax.jit
         def at(u):
-            with numpyro.validation_enabled(False):
-                model = handlers.substitute(self._run(), data=self.layout.constrain(u))
-                trace = handlers.trace(model).get_trace()
+            trace = _traced(handlers.substitute(self._run(), data=self.layout.constrain(u)))
             sites = {name: site for name, site in trace.items() if site["type"] == "sample" and site["is_observed"]}
-            return {name: site["fn"].log_prob(site["value"]) for name, site in sites.items()}
+            with _alone():
+                return {name: site["fn"].log_prob(site["value"]) for name, site in sites.items()}
 
         observed = self.observed()
 
@@ -197,8 +197,15 @@ def _new(site, key) -> Array:
 
 
 def _traced(model: Callable[[], Any]) -> Trace:
-    with handlers.block():
+    with _alone():
         return handlers.trace(model).get_trace()
+
+
+@contextmanager
+def _alone():
+    # The target may itself be used inside of another model; and where its values are invalid, its density says so.
+    with handlers.block(), numpyro.validation_enabled(False):
+        yield
 
 
 class _Rows(Messenger):

@@ -3,7 +3,7 @@ PYTHON ?= python3
 # The newest Python that is supported, where it is installed: the other end of the range of dependencies.
 NEWEST := $(shell python3.13 -c 'import sys; print(sys.executable)' 2>/dev/null || ls $(HOME)/.pyenv/versions/3.13*/bin/python3.13 2>/dev/null | head -n 1)
 
-.PHONY: demo test test-all test-newest lint clean
+.PHONY: demo test test-all test-x64 test-newest lint clean
 
 .venv: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "vgp needs Python 3.11 or newer; set PYTHON=...")'
@@ -19,6 +19,10 @@ test: .venv lint
 
 test-all: .venv lint
 	.venv/bin/pytest -m ''
+
+# The same tests in double precision.
+test-x64: .venv
+	JAX_ENABLE_X64=1 .venv/bin/pytest
 
 # The tests that meet other libraries: with Python 3.13 come newer versions of JAX, PyMC and ArviZ.
 test-newest:

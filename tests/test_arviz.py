@@ -23,6 +23,8 @@ az = pytest.importorskip("arviz")
 pytest.importorskip("h5netcdf")
 pytest.importorskip("h5py")
 
+pytestmark = pytest.mark.newest
+
 SCHOOLS = ["Choate", "Deerfield", "Andover"]
 EFFECTS = jnp.array([28.0, 8.0, -3.0])
 

@@ -149,13 +149,13 @@ def test_a_trained_guide_is_close_to_the_evidence():
 
 def test_a_normalised_model_has_evidence_one(key):
     guide, params = ready(supports, init_loc_fn=init_to_feasible, init_scale=1.2)
-    assert np.isclose(log_evidence(supports, guide, params, key)[0], 0.0, atol=0.15)
+    assert np.isclose(log_evidence(supports, guide, params, key)[0], 0.0, atol=0.3)
 
 
 # ---------------------------------------------------------------- NumPyro's losses
 
 
-@pytest.mark.parametrize(("model", "particles"), [(chain, 2), (rows_model, 1)])
+@pytest.mark.parametrize(("model", "particles"), [(chain, 2), pytest.param(rows_model, 1, marks=pytest.mark.slow)])
 def test_losses_agree(model, particles, key):
     guide, params = ready(model)
     losses = [loss(num_particles=particles) for loss in (Trace_ELBO, TraceMeanField_ELBO, TraceGraph_ELBO)]
@@ -230,6 +230,7 @@ def test_subsampling_is_unbiased(key):
 # ---------------------------------------------------------------- local latents
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:subsample_size does not match")
 def test_rows_of_a_conjugate_model(key):
     guide = AutoVGP(rows_model, num_data=4, inner=4)
@@ -253,6 +254,7 @@ def nested():
             numpyro.sample("size", dist.LogNormal(0.0, 0.5))
 
 
+@pytest.mark.slow
 def test_rows_of_any_shape(key):
     guide, params = ready(nested, local_plate="rows", init_loc_fn=init_to_feasible, init_scale=0.6)
     assert params["auto_local_table"].shape == (3, 6)

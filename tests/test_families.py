@@ -78,6 +78,6 @@ def test_point_mass_fits(key):
     target = vgp.target(lambda z: jax.scipy.stats.norm.logpdf(z[0], 1.0, 2.0), jnp.zeros(1))
     family = vgp.VGP(1, 8, meanfield=vgp.meanfield.Delta(), kernel=vgp.kernels.ARD(0.5, 1.0), key=key)
     fit = vgp.fit(target, family, key=key, steps=1500, progress=False)
-    assert -0.05 < fit.elbo.lower < 3 * fit.elbo.stderr
+    assert -0.15 < fit.elbo.lower < 3 * fit.elbo.stderr
     with pytest.raises(TypeError, match="no density"):
         vgp.fit(target, family, key=key, bound=vgp.bounds.General(), steps=2, progress=False)

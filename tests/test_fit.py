@@ -100,17 +100,6 @@ def test_restarts_keep_the_best_and_report_disagreement():
     assert quick(far, wide, restarts=4).settings.restarts == 4
 
 
-def test_restarts_that_disagree_say_so():
-    def two_valleys(z):
-        return jnp.logaddexp(-0.5 * jnp.sum((z - 8.0) ** 2), -0.5 * jnp.sum((z + 8.0) ** 2) - 5.0)
-
-    family = eqx.tree_at(lambda f: f.loc, vgp.families.MeanField(1, key=jr.key(0)), jnp.array([0.5]))
-    target = vgp.target(lambda z: two_valleys(z), jnp.zeros(1))
-    starts = [quick(target, family, key=jr.key(i), restarts=6, steps=1500, draws=4) for i in range(1)]
-    spread = np.ptp(np.nanmean(starts[0].histories[-150:], axis=0))
-    assert ("disagree" in str(starts[0].status)) == (spread > 0.1)
-
-
 def test_stopping_rule_ends_a_settled_run():
     target = vgp.target(lambda z: -0.5 * jnp.sum(z**2), jnp.zeros(1))
     fit = vgp.fit(target, vgp.families.FullRank(1, key=jr.key(0)), key=jr.key(0), progress=False)

@@ -19,6 +19,8 @@ from vgp.targets.pymc import from_pymc
 pm = pytest.importorskip("pymc")
 pytensor = pytest.importorskip("pytensor")
 
+pytestmark = pytest.mark.newest
+
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=12), RNG.normal(1.0, 2.0, 12)
 GROUP = np.arange(12) % 3

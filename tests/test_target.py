@@ -12,6 +12,8 @@ from scipy import integrate
 import vgp
 from vgp.targets import shapes
 
+pytestmark = pytest.mark.newest
+
 EXAMPLE = {"rate": 1.0, "weights": jnp.ones(3) / 3, "shift": jnp.zeros((2, 2)), "share": 0.5}
 CONSTRAINTS = {
     "rate": constraints.positive,

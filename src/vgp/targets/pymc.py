@@ -338,7 +338,7 @@ def _total(terms: list[Variable]) -> Variable:
     return sum((_tools().as_tensor(term).sum() for term in terms), start=_tools().constant(0.0))
 
 
-def _refuse_nan(name: str, what: str, bad: np.ndarray, advice: str):
+def _refuse_nan(name: str, what: str, bad: np.ndarray | np.bool_, advice: str):
     if np.any(bad):
         where = f" at row {int(np.argwhere(bad)[0][0])}" if np.ndim(bad) else ""
         raise ValueError(f"The observed variable '{name}' {what}{where}; {advice}.")

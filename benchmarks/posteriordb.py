@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--one", nargs=3, metavar=("NAME", "METHOD", "SEED"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(one(*options.one)))
+        print(json.dumps(plain(one(*options.one))))
         return
     from posteriors import POSTERIORS
 
@@ -46,14 +46,29 @@ def main() -> None:
         figures = [row for row in pool.map(lambda job: in_a_process(*job), slow_first) if row is not None]
     figures.sort(key=lambda row: jobs.index((row["posterior"], row["method"], row["seed"])))
     for row in figures:
+        shown = {key: float("nan") if value is None else value for key, value in row.items()}
         print(
-            f"{row['posterior'][:26]:26} {row['method']:22} {row['seed']}  mean {row['mean_error']:8.3f}  "
-            f"sd {row['sd_error']:6.3f}  khat {row['khat']:5.2f}  ELBO {row['elbo']:10.3f}  {row['seconds']:6.1f} s"
+            f"{row['posterior'][:26]:26} {row['method']:22} {row['seed']}  mean {shown['mean_error']:8.3f}  "
+            f"sd {shown['sd_error']:6.3f}  khat {shown['khat']:5.2f}  ELBO {shown['elbo']:10.3f}  "
+            f"{row['seconds']:6.1f} s"
         )
-    if "VGP" in methods and not options.only:
+    if not options.only:
+        figures += kept(methods)
         configuration = {"fit": "defaults", "guides": "6000 steps of 64 draws", "draws": DRAWS}
         configuration["parallel"] = options.parallel
         record.write("posteriordb", configuration, figures, options.out)
+
+
+def kept(methods: tuple[str, ...]) -> list[dict]:
+    """Rows of the last record by methods that were not run this time."""
+    path = record.RESULTS / "posteriordb.json"
+    rows = json.loads(path.read_text())["figures"] if path.exists() else []
+    return [plain(row) for row in rows if row["method"] not in methods]
+
+
+def plain(row: dict) -> dict:
+    """JSON has no NaN."""
+    return {key: None if isinstance(value, float) and value != value else value for key, value in row.items()}
 
 
 def in_a_process(name: str, method: str, seed: int) -> dict | None:

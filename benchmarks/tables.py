@@ -97,9 +97,11 @@ def posteriordb() -> str:
         mine = [row for row in rows if (row["posterior"], row["method"]) == (name, method)]
         if not mine:
             return "failed"
+        if any(row["mean_error"] is None for row in mine):
+            return "diverged"
         mean, sd = (max(row[key] for row in mine) for key in ("mean_error", "sd_error"))
         khats = [row["khat"] for row in mine]
-        khat = "—" if any(k is None or k != k for k in khats) else f"{max(khats):.2f}"
+        khat = "—" if None in khats else f"{max(khats):.2f}"
         good = mean <= 0.1 and sd <= 0.1 and khat != "—" and max(khats) < 0.7
         text = f"{_short(mean)} · {100 * sd:.0f} % · {khat}"
         return f"**{text}**" if good else text

@@ -13,7 +13,7 @@ def adam(rate: float = 2e-2) -> optax.GradientTransformation:
 
 def rate_for(dim: int) -> float:
     """Adam's rate for `dim` latent variables: noise in the gradient grows with them, and steps shrink."""
-    return 2e-2 * min(1.0, (2.0 / dim) ** 0.5)
+    return 2e-2 * min(1.0, (2.0 / dim) ** 0.75)
 
 
 @lru_cache

@@ -58,6 +58,11 @@ def test_the_first_example(run, tmp_path, monkeypatch):
     assert (tmp_path / "posterior.vgp").exists()
 
 
+def test_a_model_as_it_is(run, quick):
+    pytest.importorskip("arviz")
+    assert set(run("README.md", 1)["draws"]) == {"top", "half", "noise"}
+
+
 def test_extending(run):
     kernel = run("docs/extending.md", 0)["Cosine"](2.0)
     assert vgp.VGP(1, 4, 1, kernel=kernel, key=jr.key(0)).sample(jr.key(1), 3).shape == (3, 1)

@@ -397,3 +397,49 @@ def test_log_jacobian_is_the_determinant_over_all_leaves():
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
     for name, support in SUPPORTS.items():
         assert bool(jnp.all(support(z[name]))), name
+
+
+# ---------------------------------------------------------------- beside other models, and missing rows
+
+
+def test_a_target_inside_of_another_model_keeps_its_sites_to_itself():
+    def inner(y):
+        numpyro.sample("y", dist.Normal(numpyro.sample("inner", dist.Normal(0.0, 1.0)), 1.0), obs=y)
+
+    target = vgp.from_numpyro(inner, jnp.array([0.5, 1.0]))
+
+    def outer():
+        u = numpyro.sample("u", dist.Normal(0.0, 1.0).expand([1]).to_event(1))
+        numpyro.factor("inside", target.log_prob(u))
+
+    trace = handlers.trace(handlers.seed(outer, 0)).get_trace()
+    assert set(trace) == {"u", "inside"}
+
+
+def test_a_masked_row_may_be_missing():
+    def model(y):
+        m = numpyro.sample("m", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", len(y)), handlers.mask(mask=~jnp.isnan(y)):
+            numpyro.sample("y", dist.Normal(m, 1.0), obs=jnp.where(jnp.isnan(y), 0.0, y))
+
+    whole, gap = np.array([1.0, 2.0], np.float32), np.array([1.0, np.nan, 2.0], np.float32)
+    u = jnp.array([0.3])
+    assert np.isclose(vgp.from_numpyro(model, gap).log_prob(u), vgp.from_numpyro(model, whole).log_prob(u), rtol=1e-6)
+
+
+def test_predictions_are_as_many_as_were_observed():
+    def model(y):
+        numpyro.sample("y", dist.Normal(numpyro.sample("m", dist.Normal(0.0, 1.0)), 1.0), obs=y)
+
+    predicted = vgp.from_numpyro(model, jnp.zeros(4)).predict(jr.key(0), {"m": jnp.array([100.0, -100.0, 0.0])})
+    assert predicted["y"].shape == (3, 4)
+    assert np.std(predicted["y"][0]) > 0.1
+    assert (predicted["y"][0] > 90).all() and (predicted["y"][1] < -90).all()
+
+
+def test_a_parameter_of_the_model_is_refused_by_name():
+    def model():
+        numpyro.sample("z", dist.Normal(numpyro.param("centre", 0.0), 1.0))
+
+    with pytest.raises(ValueError, match="a parameter 'centre', which has no posterior"):
+        vgp.from_numpyro(model)

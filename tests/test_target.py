@@ -107,3 +107,10 @@ def test_funnel_is_normalised_given_its_neck():
     ratio = target.log_probs(jnp.concatenate([z[:, None], rest], 1)) - dist.Normal(0.0, 3.0).log_prob(z)
     ratio -= dist.Normal(0.0, jnp.exp(z / 2)[:, None]).log_prob(rest).sum(1)
     np.testing.assert_allclose(ratio, 0.0, atol=1e-3)
+
+
+def test_a_prior_is_one_of_the_unconstrained_values(key):
+    target = vgp.target(lambda z: jnp.log(z["a"]), {"a": 1.0}, {"a": constraints.positive}, prior=dist.Normal(0.0, 1.0))
+    u = jnp.array([0.7])  # a = e^0.7, so that the log likelihood is 0.7
+    expected = 0.7 + dist.Normal(0.0, 1.0).log_prob(0.7)
+    assert np.isclose(target.log_prob(u), expected, rtol=1e-5)

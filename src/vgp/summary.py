@@ -10,8 +10,9 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from .families import VGP, AbstractExact
 from .gp import Conditioner
-from .result import GOOD, USABLE, Fit, Text, _recent, known
+from .result import Fit, Text, _recent
 from .target import Values
+from .trust import GOOD, USABLE, known
 
 DRAWS = 4000
 ROWS = 40  # values in the table; a page holds no more

@@ -1,0 +1,62 @@
+"""Whether to trust a fit: what its diagnostics say, taken together, in a sentence or two."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .families import VGP
+
+if TYPE_CHECKING:
+    from .result import Fit
+
+GOOD, USABLE = 0.5, 0.7  # Pareto k-hat, as in Vehtari et al.
+DISAGREE = 0.1  # nats between restarts
+EVEN = 0.95  # effective sample size, as a share of the draws, above which weights are as good as equal
+WIDE = 0.5  # nats between the sides of the sandwich
+
+
+def known(fit: "Fit", name: str) -> bool:
+    """Without its target nothing can be measured, and only what was saved is known."""
+    return fit.target is not None or name in fit._measured
+
+
+def verdict(fit: "Fit") -> str:
+    """Whether to trust a fit, in a sentence or two: k-hat, the sandwich and the restarts taken together."""
+    sentences = []
+    combined = fit.stack is not None or "weights" in fit._measured
+    if fit.settings.restarts > 1 and (combined or fit.spread > DISAGREE):
+        lie = "" if fit._measured.get("apart", 0.0) <= DISAGREE else " and lie in different places"
+        told = f"The {fit.settings.restarts} restarts disagree by {fit.spread:.2g} nats{lie}"
+        if not combined:
+            sentences.append(f"{told}; the best one is kept.")
+        else:
+            shares = ", ".join(f"{weight:.2f}" for weight in fit._measured["weights"])
+            sentences.append(f"{told}; they are combined with the weights {shares}.")
+    if not known(fit, "khat"):
+        return " ".join(sentences)
+    khat = fit.khat
+    if np.isnan(khat):
+        sentences.append("k-hat could not be measured: the log density is not finite at the fit's own draws.")
+    elif khat > USABLE:
+        richer = "raise num_data" if isinstance(fit.family, VGP) else "fit a vgp.VGP"
+        sentences.append(
+            f"k-hat {khat:.2f}: the approximation misses tail mass; {richer} or use fit.sample(..., resample=True)."
+        )
+    elif khat > GOOD and known(fit, "ess") and fit.ess > EVEN:
+        sentences.append(
+            f"k-hat {khat:.2f}, of weights that are nearly equal (effective sample size {fit.ess:.2f} per draw): the "
+            "draws can be trusted wherever the approximation has looked."
+        )
+    elif khat > GOOD:
+        sentences.append(f"k-hat {khat:.2f}: usable, and fit.sample(..., resample=True) corrects what is left.")
+    else:
+        sentences.append(f"k-hat {khat:.2f}: the draws can be trusted wherever the approximation has looked.")
+    if not known(fit, "elbo"):
+        return " ".join(sentences)
+    width = fit.elbo.upper - fit.elbo.lower
+    if width > max(WIDE, 4 * fit.elbo.stderr):
+        sentences.append(
+            f"The sandwich on the ELBO is {width:.2g} nats wide, so the auxiliary model is poor; "
+            "use bound=vgp.bounds.Importance(inner=64)."
+        )
+    return " ".join(sentences)

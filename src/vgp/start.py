@@ -25,6 +25,7 @@ FULL = 100  # dimensions up to which the covariance is a full matrix
 PATHS = 8
 TURNS = 200
 RADIUS = 2.0  # paths begin uniformly within ±2 of zero, where Stan and NumPyro begin theirs
+BUDGET = 2**26  # floats that the gradients of one turn may hold
 ROWS = 10_000  # of data that a start looks at, where the fit itself takes batches
 
 
@@ -45,13 +46,17 @@ class Start(NamedTuple):
     elbos: np.ndarray
 
 
-def find_start(target: Target, key: PRNGKeyArray, values: Values | None = None, paths: int = PATHS) -> Start:
+def find_start(target: Target, key: PRNGKeyArray, values: Values | None = None, paths: int | None = None) -> Start:
     """Gaussians close to the target, found from random points or from the user's own `values`."""
     point_key, path_key = jr.split(key)
+    if paths is None:  # a turn takes 2d gradients for each
+        paths = max(2, min(PATHS, 200 // target.dim))
     points = _points(target, point_key, paths) if values is None else start_point(target, values)[None]
     if target.dim > FULL:
         return _pathfinder(target, points, path_key)
-    locs, factors, elbos = (np.asarray(x) for x in _gaussians(target, points, path_key))
+    rows = max((leaf.size for leaf in jax.tree.leaves(eqx.filter(target, eqx.is_array))), default=1)
+    at_once = max(1, BUDGET // (rows * len(points)))
+    locs, factors, elbos = (np.asarray(x) for x in _gaussians(target, points, path_key, at_once))
     return _ordered(locs, factors, elbos)
 
 
@@ -116,7 +121,7 @@ def _log_probs(target, points):
 
 
 @alone
-def _gaussians(target: Target, points: Float[Array, "p d"], key: PRNGKeyArray):
+def _gaussians(target: Target, points: Float[Array, "p d"], key: PRNGKeyArray, at_once: int):
     count, d = points.shape
     begin = Path(
         points,
@@ -132,22 +137,22 @@ def _gaussians(target: Target, points: Float[Array, "p d"], key: PRNGKeyArray):
     def turn(carry):
         i, paths, _ = carry
         keys = jr.split(jr.fold_in(key, i), count)
-        paths, elbos = jax.vmap(lambda path, k: _turn(target, path, k))(paths, keys)
+        paths, elbos = jax.vmap(lambda path, k: _turn(target, path, k, at_once))(paths, keys)
         # Done when the best path has stopped gaining: the others are only there to be chosen from.
         return i + 1, paths, (i > 40) & (paths.gain[jnp.argmax(elbos)] < 0.01)
 
     _, paths, _ = jax.lax.while_loop(going, turn, (jnp.zeros((), jnp.int32), begin, jnp.zeros((), bool)))
     noise = _antithetic(jr.fold_in(key, TURNS), 256, d)
-    return paths.loc, paths.factor, jax.vmap(lambda p: _elbo(target, p.loc, p.factor, noise))(paths)
+    return paths.loc, paths.factor, jax.lax.map(lambda p: _elbo(target, p.loc, p.factor, noise, at_once), paths)
 
 
-def _turn(target: Target, path: Path, key) -> tuple[Path, Float[Array, ""]]:
+def _turn(target: Target, path: Path, key, at_once: int) -> tuple[Path, Float[Array, ""]]:
     d, eye = path.loc.shape[0], jnp.eye(path.loc.shape[0])
     turn_key, noise_key = jr.split(key)
     directions = jnp.linalg.qr(jr.normal(turn_key, (d, d)))[0]
     radius = d**0.5
     w = radius * jnp.concatenate([directions, -directions])
-    slopes = jax.vmap(jax.grad(target.log_prob))(path.loc + w @ path.factor.T) @ path.factor
+    slopes = _each(jax.grad(target.log_prob), path.loc + w @ path.factor.T, at_once) @ path.factor
     slopes = jnp.where(jnp.isfinite(slopes), slopes, 0.0)
     gradient = slopes.mean(0)
     curvature = directions.T @ (slopes[:d] - slopes[d:]) / (2 * radius)
@@ -164,7 +169,7 @@ def _turn(target: Target, path: Path, key) -> tuple[Path, Float[Array, ""]]:
     factor = factor * jnp.where(jnp.diagonal(factor) < 0, -1.0, 1.0)
     # Taken only if it is no step back, on the same noise.
     noise = _antithetic(noise_key, max(16, min(64, 2 * d)), d)
-    before, after = (_elbo(target, *gaussian, noise) for gaussian in ((path.loc, path.factor), (loc, factor)))
+    before, after = (_elbo(target, *q, noise, at_once) for q in ((path.loc, path.factor), (loc, factor)))
     better = jnp.isfinite(after) & ~(after < before - 1e-3 - 1e-6 * jnp.abs(before))
     lost = ~jnp.isfinite(before) & ~better  # nothing to hold on to: draw in, and look again
     gain = jnp.where(better & jnp.isfinite(before), jnp.abs(after - before), jnp.where(lost, jnp.inf, 0.0))
@@ -178,16 +183,23 @@ def _turn(target: Target, path: Path, key) -> tuple[Path, Float[Array, ""]]:
     return moved, jnp.where(better, after, jnp.where(jnp.isnan(before), -jnp.inf, before))
 
 
+def _each(function, points: Float[Array, "n d"], at_once: int) -> Array:
+    # At all points, as many at once as fit in memory with the target's data.
+    if at_once >= len(points):
+        return jax.vmap(function)(points)
+    return jax.lax.map(function, points, batch_size=at_once)
+
+
 def _antithetic(key, n, d):
     half = jr.normal(key, (n // 2, d))
     return jnp.concatenate([half, -half])
 
 
-def _elbo(target, loc, factor, noise) -> Float[Array, ""]:
+def _elbo(target, loc, factor, noise, at_once: int = 2**31) -> Float[Array, ""]:
     d = loc.shape[0]
     place = Place(loc, factor)
     entropy = 0.5 * d * jnp.log(2 * jnp.pi * jnp.e) + place.log_volume
-    log_p = target.log_probs(place(noise))
+    log_p = _each(target.log_prob, place(noise), at_once)
     return jnp.where(jnp.all(jnp.isfinite(log_p)), log_p.mean(), -jnp.inf) + entropy
 
 

@@ -13,8 +13,8 @@ from jax.tree_util import keystr, tree_flatten_with_path
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from numpyro.distributions import constraints as constraint
 
-from ..target import Target, Values
-from .layout import Layout
+from ..target import Values
+from .layout import AbstractLaidOut, Layout
 from .stream import Stream, StreamTarget
 
 
@@ -80,7 +80,7 @@ def _check_finite(data: PyTree):
             raise ValueError(f"'data{keystr(path)}' is NaN at row {int(bad[0][0])}; drop the row, or fill it in.")
 
 
-class FunctionTarget(Target):
+class FunctionTarget(AbstractLaidOut):
     """What `vgp.target` returns."""
 
     dim: int = eqx.field(static=True)
@@ -107,18 +107,6 @@ class FunctionTarget(Target):
         if self.data is None:
             return self.log_density(z)
         return self.multiplier * self.log_density(z, self.data)
-
-    def constrain(self, u):
-        return self.layout.constrain(u)
-
-    def unconstrain(self, z):
-        return self.layout.unconstrain(z)
-
-    def log_jacobian(self, u):
-        return self.layout.log_jacobian(u)
-
-    def coordinates(self):
-        return self.layout.coordinates()
 
     def log_likelihood(self, u):
         value = self.density(self.constrain(u))

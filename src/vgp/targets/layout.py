@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PyTree
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import IdentityTransform, Transform
 
-from ..target import Values
+from ..target import Target, Values
 
 
 class Layout(eqx.Module):
@@ -73,6 +73,24 @@ class Layout(eqx.Module):
         """A name for every number in u: the leaf's own, with an index where it takes several."""
         named = zip(self.names, self.sizes, strict=True)
         return [name if size == 1 else f"{name}[{i}]" for name, size in named for i in range(size)]
+
+
+class AbstractLaidOut(Target):
+    """A target whose values are those of its layout and nothing more."""
+
+    layout: eqx.AbstractVar[Layout]
+
+    def constrain(self, u):
+        return self.layout.constrain(u)
+
+    def unconstrain(self, z):
+        return self.layout.unconstrain(z)
+
+    def log_jacobian(self, u):
+        return self.layout.log_jacobian(u)
+
+    def coordinates(self):
+        return self.layout.coordinates()
 
 
 def _bijection(name: str, support: constraints.Constraint) -> Transform:

@@ -10,8 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int, PyTree
 
-from ..target import Target
-from .layout import Layout
+from .layout import AbstractLaidOut, Layout
 
 
 class Stream:
@@ -87,7 +86,7 @@ class Stream:
         return jax.pure_callback(ask, kinds, index, vmap_method="sequential")
 
 
-class StreamTarget(Target):
+class StreamTarget(AbstractLaidOut):
     """What `vgp.target` returns for a stream. Outside of training its log density goes through the whole stream."""
 
     dim: int = eqx.field(static=True)
@@ -104,18 +103,6 @@ class StreamTarget(Target):
     def for_step(self, key, size, step):
         batch = self.stream(step % self.stream.whole, self.stream.batch_size)
         return eqx.tree_at(lambda t: t.batch, self, batch, is_leaf=lambda x: x is None)
-
-    def constrain(self, u):
-        return self.layout.constrain(u)
-
-    def unconstrain(self, z):
-        return self.layout.unconstrain(z)
-
-    def log_jacobian(self, u):
-        return self.layout.log_jacobian(u)
-
-    def coordinates(self):
-        return self.layout.coordinates()
 
     def log_likelihood(self, u):
         z, stream = self.layout.constrain(u), self.stream

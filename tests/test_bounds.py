@@ -46,7 +46,10 @@ def test_importance_never_decreases_with_outer_draws(family):
     assert ten < 3 * e2  # the target is normalised
 
 
-@pytest.mark.parametrize(("dim", "latent_dim", "scale"), [(1, 1, "learned"), (2, 1, "gp"), (2, 2, "gp")])
+@pytest.mark.parametrize(
+    ("dim", "latent_dim", "scale"),
+    [(1, 1, "learned"), (2, 1, "gp"), pytest.param(2, 2, "gp", marks=pytest.mark.slow)],
+)
 def test_sandwich_contains_the_true_elbo_and_closes(dim, latent_dim, scale):
     family = covering(random_vgp(dim, latent_dim, jr.key(3), scale=scale, noise=0.9))
     target = vgp.target(lambda z: jnp.sum(jax.scipy.stats.norm.logpdf(z, 0.5, 1.2)), jnp.zeros(dim))

@@ -85,6 +85,7 @@ def test_numpyro(run, quick):
     assert space["fit"].settings.batch_size == 100
 
 
+@pytest.mark.slow
 def test_a_guide(run, quick):
     space = run("docs/numpyro.md", 3)
     assert space["draws"]["theta"].shape == (1000, 8) and space["middle"]["theta"].shape == (8,)

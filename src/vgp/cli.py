@@ -74,7 +74,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Seed of every random key.")] = 0,
     target: Annotated[list[str] | None, typer.Option(help="Only this target; may be given again.")] = None,
 ):
-    """Fits a VGP and its rivals to built-in posteriors, compares them and draws pictures; under three minutes."""
+    """Fits a VGP and its rivals to built-in posteriors, compares them and draws pictures; about three minutes."""
     from .demo import run
 
     if not run(out, target, quick=quick, seed=seed):

@@ -12,8 +12,8 @@ import pytest
 
 import vgp
 from vgp.families import MeanField
-from vgp.fit_command import load_target
 from vgp.interop import numpyro as interop
+from vgp.model_file import load_target
 
 ROOT = Path(__file__).parent.parent
 

@@ -14,7 +14,7 @@ import vgp
 from vgp import fit_command
 from vgp.cli import app
 from vgp.families import MeanField
-from vgp.fit_command import load_target
+from vgp.model_file import load_target
 from vgp.progress import Bar
 from vgp.targets import NumpyroTarget
 

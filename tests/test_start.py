@@ -223,3 +223,8 @@ def test_a_log_density_that_is_finite_in_a_corner_is_found():
 def test_a_log_density_that_is_nowhere_finite_is_refused():
     with pytest.raises(ValueError, match="The log density is not finite at any of 64 starting points"):
         quick(vgp.target(corner, jnp.zeros(2), data=jnp.array([jnp.inf])), FullRank(2, key=jr.key(0)))
+
+
+def test_a_word_that_is_no_start_is_refused():
+    with pytest.raises(ValueError, match="start must be 'auto', None, a vgp.families.Place or values"):
+        quick(start="pathfinder")

@@ -20,8 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from . import __version__, diagnostics, families, plots, rivals
+from .compiled import sample as draw
 from .fit import fit
-from .result import _sample as draw
 from .summary import khat_word, sandwich
 from .target import Target
 from .targets.shapes import SHAPES

@@ -11,6 +11,7 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from . import compiled
 from .bounds import draw, log_q_sandwich
 from .families.base import AbstractExact, AbstractFamily, AbstractHierarchical, AbstractView, whitened
 from .families.stack import Pool, Stack
@@ -95,19 +96,9 @@ def _log_ratios(target, family, keys, chunk, inner):
 def pooled(target: Target, members: Sequence[AbstractFamily], key: PRNGKeyArray, n: int = 1024, inner: int = 64):
     """n draws of every member, with log p and each member's log q at all of them."""
     keys = jr.split(key, (2, len(members)))
-    z = jnp.concatenate([_draws(member, k, n) for member, k in zip(members, keys[0], strict=True)])
+    z = jnp.concatenate([compiled.sample(member, k, n) for member, k in zip(members, keys[0], strict=True)])
     log_q = [log_prob(member, z, k, inner).value for member, k in zip(members, keys[1], strict=True)]
-    return Pool(_log_probs(target, z), jnp.stack(log_q, axis=1))
-
-
-@eqx.filter_jit
-def _draws(member, key, n):
-    return member.sample(key, n)
-
-
-@eqx.filter_jit
-def _log_probs(target, z):
-    return jax.lax.map(target.log_prob, z, batch_size=256)
+    return Pool(compiled.log_probs(target, z), jnp.stack(log_q, axis=1))
 
 
 def _stacked_log_ratios(target, stack: Stack, key, n: int, inner: int) -> LogRatios:

@@ -229,6 +229,8 @@ def proceed(target, family, settings, transformation, state, history, seconds, p
 def _placed(target, families, start, batch_size, key, going_on: bool) -> list[AbstractFamily]:
     # Each restart begins at a Gaussian of its own, the best first. A run that goes on finds its place in its file.
     auto = isinstance(start, str) and start == "auto"
+    if isinstance(start, str) and not auto:
+        raise ValueError(f"start must be 'auto', None, a vgp.families.Place or values to begin at, got {start!r}.")
     if start is None or (auto and families[0].place is not None):
         return families
     if isinstance(start, Place):

@@ -13,8 +13,9 @@ from jaxtyping import Array, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from . import compiled
 from .families import VGP
-from .result import Fit, _recent, _sample
+from .result import Fit, _recent
 from .summary import named_columns
 from .target import Target
 
@@ -38,7 +39,7 @@ def plot(fit: Fit) -> Picture:
     them; otherwise the first two coordinates and the interval of each value.
     """
     key, target, family = jr.fold_in(fit._key, 2), fit.target, fit.family
-    draws = np.asarray(_sample(fit._q, key, DRAWS))
+    draws = np.asarray(compiled.sample(fit._q, key, DRAWS))
     warped = family if isinstance(family, VGP) and family.dim == 2 and family.latent_dim <= 2 else None
     warps = warped is not None
     window = _window(draws, target)
@@ -141,16 +142,11 @@ def _window(draws: np.ndarray, target: Target | None) -> np.ndarray:
     return window
 
 
-@eqx.filter_jit
-def _log_probs(target, points):
-    return target.log_probs(points)
-
-
 def _density(target, window: np.ndarray, size: int = 160) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     # The density on a grid, up to a constant; zero where it is not a number.
     x, y = (np.linspace(window[0, i], window[1, i], size) for i in (0, 1))
     points = jnp.asarray(np.stack(np.meshgrid(x, y), -1).reshape(-1, 2), float)
-    log_p = np.asarray(_log_probs(target, points), np.float64)
+    log_p = np.asarray(compiled.log_probs(target, points), np.float64)
     log_p = np.where(np.isfinite(log_p), log_p, -np.inf)
     top = log_p.max()
     density = np.exp(log_p - top) if np.isfinite(top) else np.zeros_like(log_p)

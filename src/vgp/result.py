@@ -13,7 +13,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from . import checkpoint, diagnostics
+from . import checkpoint, compiled, diagnostics
 from .bounds import AbstractBound
 from .diagnostics import Elbo, LogProb, LogRatios
 from .families import AbstractFamily, Stack
@@ -186,10 +186,10 @@ class Fit:
         p / q̂: closer to the posterior where `khat` is below 0.7, and usually above it, without a promise.
         """
         target = self._with_target("sample")
-        return _constrained(target, self._draws(target, key, n, resample))
+        return compiled.constrained(target, self._draws(target, key, n, resample))
 
     def _draws(self, target: Target, key: PRNGKeyArray, n: int, resample: bool) -> Float[Array, "n d"]:
-        return _resampled(target, self._q, key, n) if resample else _sample(self._q, key, n)
+        return _resampled(target, self._q, key, n) if resample else compiled.sample(self._q, key, n)
 
     def log_prob(self, z: Values, key: PRNGKeyArray) -> LogProb:
         """log q of constrained values with a leading batch axis: `.value`, and `.stderr` of its estimate."""
@@ -301,27 +301,12 @@ class Text(str):
         return str(self)
 
 
-@eqx.filter_jit
-def _sample(family, key, n):
-    return family.sample(key, n)
-
-
-@eqx.filter_jit
-def _constrained(target, u):
-    return jax.vmap(target.constrain)(u)
-
-
 def _resampled(target, family, key, n):
     draw_key, weigh_key, key = jr.split(key, 3)
-    u = _sample(family, draw_key, 5 * n)
+    u = compiled.sample(family, draw_key, 5 * n)
     log_q = diagnostics.log_prob(family, u, weigh_key, inner=200).value
-    log_weights = diagnostics.smoothed(_log_probs(target, u) - log_q).log_weights
+    log_weights = diagnostics.smoothed(compiled.log_probs(target, u) - log_q).log_weights
     return u[jr.categorical(key, log_weights, shape=(n,))]
-
-
-@eqx.filter_jit
-def _log_probs(target, u):
-    return target.log_probs(u)
 
 
 def _recent(history: np.ndarray) -> np.ndarray:

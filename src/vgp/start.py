@@ -17,6 +17,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from .compiled import log_probs
 from .compiling import alone
 from .families.place import Place
 from .target import Target, Values
@@ -102,7 +103,7 @@ def _shown(values) -> Any:
 def _points(target, key, paths):
     # Uniform points, those at which the log density is finite first.
     points = jr.uniform(key, (8 * paths, target.dim), minval=-RADIUS, maxval=RADIUS)
-    finite = np.isfinite(np.asarray(_log_probs(target, points)))
+    finite = np.isfinite(np.asarray(log_probs(target, points)))
     return points[np.argsort(~finite, kind="stable")[:paths]]
 
 
@@ -110,11 +111,6 @@ def _ordered(locs, factors, elbos) -> Start:
     elbos = np.where(np.isfinite(elbos), elbos, -np.inf)
     order = np.argsort(-elbos)
     return Start([Place(jnp.asarray(locs[i]), jnp.asarray(factors[i])) for i in order], elbos[order])
-
-
-@alone
-def _log_probs(target, points):
-    return target.log_probs(points)
 
 
 # ---------------------------------------------------------------- natural gradients

@@ -8,8 +8,8 @@ import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .. import diagnostics
-from ..result import Fit, _constrained, _log_probs
+from .. import compiled, diagnostics
+from ..result import Fit
 from ..target import Target, Values
 
 Group = dict[str, np.ndarray]
@@ -31,7 +31,7 @@ def to_arviz(fit: Fit, key: PRNGKeyArray | None = None, draws: int = 1000, resam
         raise ValueError(f"draws must be a whole number, 1 or more, got {draws!r}.")
     key = jr.fold_in(fit._key, 3) if key is None else key
     u = fit._draws(target, key, draws, resample)
-    values = _constrained(target, u)
+    values = compiled.constrained(target, u)
     predicted = target.predict(jr.fold_in(key, 1), values)
     groups = {
         "posterior": _one_chain(named_leaves(values)),
@@ -68,7 +68,7 @@ def _one_chain(group: Group) -> Group:
 
 
 def _statistics(fit: Fit, target: Target, u: Float[Array, "n d"], key: PRNGKeyArray, resampled: bool) -> Group:
-    log_p = _log_probs(target, u)
+    log_p = compiled.log_probs(target, u)
     log_q = diagnostics.log_prob(fit._q, u, key, inner=200).value
     even = jnp.full(len(u), -jnp.log(len(u)))  # resampled draws have had their weights already
     log_weight = even if resampled else diagnostics.smoothed(log_p - log_q).log_weights

@@ -8,6 +8,8 @@ import jax
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from .divergence import gaussian_kl, gaussian_prior
+
 Values = Any  # the user's pytree of constrained values
 
 
@@ -65,6 +67,11 @@ class Target(eqx.Module):
     def labels(self) -> tuple[dict[str, list], dict[str, list[str]]]:
         """ArviZ's coords and dims: the coordinates by dimension, and the dimensions of each value."""
         return {}, {}
+
+    def divergence(self, conditional: Any, u: Float[Array, "n d"]) -> Float[Array, " n"] | None:
+        """KL(q(u | ξ) ‖ p(u)) in closed form, None where there is none; `u` are draws of the conditional."""
+        prior = gaussian_prior(self.prior)
+        return None if prior is None else gaussian_kl(conditional, prior)
 
     def log_prob(self, u: Float[Array, " d"]) -> Float[Array, ""]:
         """log p(u)."""

@@ -134,6 +134,10 @@ class AbstractView(eqx.Module):
     @abc.abstractmethod
     def posterior(self, z: Float[Array, "n d"]) -> Any: ...
 
+    def parts(self, z: Float[Array, "n d"], y: Latent) -> list[tuple["AbstractView", Any, Latent]]:
+        """The factors of q(z, y) that can be bounded one by one: usually the view itself is the only one."""
+        return [(self, z, y)]
+
     def log_joint(self, z: Float[Array, "n d"], y: Latent) -> Float[Array, "..."]:
         """log q(z | y) + log q(y)."""
         return jnp.asarray(self.conditional(y).log_prob(z)) + self.log_latent(y)

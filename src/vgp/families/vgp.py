@@ -6,16 +6,16 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..auxiliary import AbstractAuxiliary, Residual
 from ..compiling import once
 from ..gp import ARD, AbstractKernel, Conditioner
 from ..meanfield import AbstractMeanField, Normal
-from ..noise import initial_normal, sample, standard_normal
+from ..noise import initial_normal, sample
 from .base import AbstractHierarchical, AbstractView
 from .place import Place
+from .process import Collapsed, Extended, Local, Process
 
 SPREAD = 2.0  # the variational inputs start wider than ξ ~ N(0, I), so that the warp is anchored in its tails
 
@@ -120,8 +120,8 @@ class VGP(AbstractHierarchical):
         return _standardised(self)
 
     def view(self, collapse: bool = True) -> "AbstractView":
-        conditioner = Conditioner(self.kernel, self.inputs)
-        process = Process(self, conditioner, conditioner.weigh(self.whitened))
+        local = Local(self.whitened, self.linear, self.offset)
+        process = Process(Conditioner(self.kernel, self.inputs), local, self.meanfield, self.auxiliary)
         return Collapsed(process) if collapse else Extended(process)
 
     @property
@@ -157,109 +157,3 @@ def _standardised(family: VGP) -> VGP:
         auxiliary = family.auxiliary.started(rising[:d], jnp.sqrt(noise))
         made = eqx.tree_at(lambda f: f.auxiliary, made, auxiliary)
     return made
-
-
-class Process(eqx.Module):
-    """A VGP with its variational data conditioned on: one Cholesky factor for all that follows."""
-
-    family: VGP
-    conditioner: Conditioner
-    alpha: Float[Array, "m p"]
-
-    def warp(self, xi: Float[Array, "*k c"]):
-        """Mean (…, d) and variance (…, 1) of f(ξ), and the drive of the mean-field's further blocks."""
-        family = self.family
-        rows = xi.reshape(-1, family.latent_dim)
-        mean, variance = self.conditioner(rows, self.alpha)
-        if family.linear is not None:
-            mean = mean + rows @ family.linear.T
-        mean = mean.reshape(*xi.shape[:-1], -1)
-        blocks = jnp.split(mean, family.meanfield.blocks, axis=-1)
-        return blocks[0] + family.offset, variance.reshape(*xi.shape[:-1], 1), blocks[1] if len(blocks) > 1 else None
-
-    def residual(self, w: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        """e = w − offset, what the auxiliary model sees."""
-        return w - self.family.offset
-
-    def mapping(self, mean: Float[Array, "*k d"], variance: Float[Array, "*k 1"]) -> dist.Distribution:
-        """q(f | ξ). A variance of exactly zero becomes a sliver, whose gradient is zero and not infinite."""
-        some = variance > 0
-        scale = jnp.where(some, jnp.sqrt(jnp.where(some, variance, 1.0)), 1e-6)
-        return dist.Normal(mean, jnp.broadcast_to(scale, mean.shape)).to_event(1)
-
-    def latent(self, key, n) -> Float[Array, "n c"]:
-        """ξ ~ N(0, I)."""
-        return standard_normal(key, (n, self.family.latent_dim), self.family.offset.dtype)
-
-
-def _standard_normal(xi):
-    return dist.Normal(jnp.zeros((), xi.dtype), 1.0).log_prob(xi).sum(-1)
-
-
-class Collapsed(AbstractView):
-    """f integrated out: q(z | ξ) = N(m(ξ) + A(ξ)t, v(ξ) + s²) for a Normal mean-field. The latent is ξ."""
-
-    process: Process
-
-    def sample_latent(self, key, n):
-        return self.process.latent(key, n)
-
-    def log_latent(self, y):
-        return _standard_normal(y)
-
-    def conditional(self, y):
-        mean, variance, drive = self.process.warp(y)
-        return self.process.family.meanfield.integrated(mean, variance, drive)
-
-    def posterior(self, z):
-        return self.process.family.auxiliary.latent(self.process.residual(z))
-
-
-class Extended(AbstractView):
-    """f kept: the latent is the pair (ξ, f), f in whitened units. For mean-fields that do not integrate."""
-
-    process: Process
-
-    def sample_latent(self, key, n):
-        xi_key, f_key = jr.split(key)
-        xi = self.process.latent(xi_key, n)
-        return xi, sample(self.mapping(xi), f_key)
-
-    def mapping(self, xi: Float[Array, "*k c"]) -> dist.Distribution:
-        """q(f | ξ)."""
-        mean, variance, _ = self.process.warp(xi)
-        return self.process.mapping(mean, variance)
-
-    def log_latent(self, y):
-        xi, f = y
-        return _standard_normal(xi) + self.mapping(xi).log_prob(f)
-
-    def conditional(self, y):
-        xi, f = y
-        _, _, drive = self.process.warp(xi)
-        return self.process.family.meanfield.given(f, drive)
-
-    def posterior(self, z):
-        e = self.process.residual(z)
-        return ExtendedPosterior(self, e, self.process.family.auxiliary.latent(e))
-
-
-class ExtendedPosterior(eqx.Module):
-    """r(ξ | z) r(f | ξ, z)."""
-
-    view: Extended
-    e: Float[Array, "n d"]
-    latent: dist.Distribution
-
-    def mapping(self, xi: Float[Array, "*k n c"]) -> dist.Distribution:
-        """r(f | ξ, z)."""
-        return self.view.process.family.auxiliary.mapping(self.e, xi, self.view.mapping(xi))
-
-    def sample(self, key, shape=()):
-        xi_key, f_key = jr.split(key)
-        xi = sample(self.latent, xi_key, shape)
-        return xi, sample(self.mapping(xi), f_key)
-
-    def log_prob(self, y):
-        xi, f = y
-        return self.latent.log_prob(xi) + self.mapping(xi).log_prob(f)

@@ -1,6 +1,10 @@
 """Gaussian process algebra: kernels, the conditioner, and the one place where jitter lives."""
 
-from .conditioner import Conditioner as Conditioner
+from .conditioner import (
+    AbstractConditioner as AbstractConditioner,
+    Conditioner as Conditioner,
+    EachConditioner as EachConditioner,
+)
 from .kernels import (
     ARD as ARD,
     AbstractKernel as AbstractKernel,

@@ -1,0 +1,48 @@
+"""The two pieces of every network here: tanh layers, and a linear layer that reads them."""
+
+import itertools
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..noise import initial_normal
+
+
+class Dense(eqx.Module):
+    """A linear layer. Starts at Glorot and Bengio's scale, or at zero."""
+
+    weight: Float[Array, "i o"]
+    bias: Float[Array, " o"]
+
+    def __init__(self, inputs: int, outputs: int, *, zero: bool = False, key: PRNGKeyArray):
+        scale = (2.0 / (inputs + outputs)) ** 0.5
+        start = np.zeros((inputs, outputs)) if zero else scale * initial_normal(key, (inputs, outputs))
+        self.weight = jnp.asarray(start, float)
+        self.bias = jnp.asarray(np.zeros(outputs), float)
+
+    def __call__(self, x: Float[Array, "*n i"]) -> Float[Array, "*n o"]:
+        return x @ self.weight + self.bias
+
+
+class Trunk(eqx.Module):
+    """Layers of tanh units: the features that heads read. `sizes` begins with the number of inputs."""
+
+    layers: tuple[Dense, ...]
+
+    def __init__(self, sizes: tuple[int, ...], *, key: PRNGKeyArray):
+        keys = jr.split(key, max(len(sizes) - 1, 1))
+        pairs = zip(itertools.pairwise(sizes), keys, strict=True)
+        self.layers = tuple(Dense(i, o, key=k) for (i, o), k in pairs)
+
+    def __call__(self, x: Float[Array, "*n i"]) -> Float[Array, "*n o"]:
+        for layer in self.layers:
+            x = jnp.tanh(layer(x))
+        return x
+
+    @property
+    def width(self) -> int:
+        """The number of features."""
+        return self.layers[-1].bias.shape[-1]

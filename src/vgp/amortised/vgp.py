@@ -1,0 +1,93 @@
+"""The amortised VGP: an inference network gives the local variational data (§3.4)."""
+
+from typing import Literal
+
+import equinox as eqx
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..families.process import Local, Process
+from ..families.vgp import SPREAD
+from ..gp import ARD, AbstractKernel, Conditioner, EachConditioner, Linear
+from ..meanfield import AbstractMeanField, Normal
+from ..noise import initial_normal
+from .auxiliary import Informed
+from .base import AbstractEncoder, Given
+from .networks import Dense, Trunk
+from .scale import positive
+
+
+class AmortisedVGP(AbstractEncoder):
+    """q(z | x) = VGP with z = μ(x) + σ(x) ⊙ (GP warp of ξ + noise), μ, σ and the outputs t from a network of x.
+
+    With outputs and amplitude of zero this is the mean-field of a VAE; it starts close to that.
+
+    **Main arguments:** `sizes`, the number of inputs and of units in each layer of the network; `dim`; `num_data`, the
+    number m of variational pairs; `latent_dim`, c, by default `dim`; `key`.
+
+    **Other arguments:** `rank`, R: the whitened outputs are then U G(x) with a learned basis U of m by R, and the
+    network gives R numbers per variable instead of m; `inputs`, "shared", one set learned for all data and one
+    Cholesky factor per step, or "network", a set per datapoint as in the paper's text; `kernel`, by default ARD and a
+    linear one, of small variance; `scale`, "gp" where the process's mean also drives the mean-field's scale, or
+    "learned"; `auxiliary_width`; `factorised`, the paper's r(f | x, ξ, z).
+    """
+
+    dim: int = eqx.field(static=True)
+    latent_dim: int = eqx.field(static=True)
+    trunk: Trunk
+    loc: Dense
+    log_scale: Dense
+    outputs: Dense
+    basis: Float[Array, "m r"] | None
+    inputs: Float[Array, "m c"]
+    moved: Dense | None  # what the network adds to the inputs, where it does
+    kernel: AbstractKernel
+    meanfield: AbstractMeanField
+    auxiliary: Informed
+
+    def __init__(
+        self,
+        sizes: tuple[int, ...],
+        dim: int,
+        num_data: int = 100,
+        latent_dim: int | None = None,
+        *,
+        rank: int | None = None,
+        inputs: Literal["shared", "network"] = "shared",
+        kernel: AbstractKernel | None = None,
+        scale: Literal["gp", "learned"] = "gp",
+        auxiliary_width: int = 200,
+        factorised: bool = False,
+        key: PRNGKeyArray,
+    ):
+        c, m = dim if latent_dim is None else latent_dim, num_data
+        if rank is not None and not 1 <= rank <= m:
+            raise ValueError(f"rank must be between 1 and num_data = {m}, got {rank}; None is the general case.")
+        if inputs not in ("shared", "network"):
+            raise ValueError(f"inputs must be 'shared' or 'network', got {inputs!r}.")
+        keys = jr.split(key, 8)
+        self.dim, self.latent_dim = dim, c
+        self.trunk = Trunk(sizes, key=keys[0])
+        width = self.trunk.width
+        self.meanfield = Normal(dim, scale)
+        p = self.meanfield.blocks * dim
+        self.loc, self.log_scale = Dense(width, dim, key=keys[1]), Dense(width, dim, zero=True, key=keys[2])
+        self.outputs = Dense(width, (rank or m) * p, zero=True, key=keys[3])
+        self.basis = None if rank is None else initial_normal(keys[4], (m, rank)) / rank**0.5
+        self.inputs = SPREAD * initial_normal(keys[5], (m, c))
+        self.moved = Dense(width, m * c, zero=True, key=keys[6]) if inputs == "network" else None
+        each = np.full(c, 1.0 / c)
+        self.kernel = ARD(0.05, each) + Linear(0.05, each) if kernel is None else kernel
+        self.auxiliary = Informed(width, dim, c, auxiliary_width, factorised=factorised, key=keys[7])
+
+    def at(self, x, model=None):
+        h = self.trunk(x)
+        outputs = self.outputs(h).reshape(x.shape[0], -1, self.meanfield.blocks * self.dim)
+        local = Local(outputs, None, self.loc(h), positive(self.log_scale(h)), self.basis)
+        if self.moved is None:
+            conditioner = Conditioner(self.kernel, self.inputs)
+        else:
+            inputs = self.inputs + self.moved(h).reshape(x.shape[0], *self.inputs.shape)
+            conditioner = EachConditioner(self.kernel, inputs)
+        return Given(self.dim, Process(conditioner, local, self.meanfield, self.auxiliary.at(h)))

@@ -1,0 +1,4 @@
+"""The paper's models: p(x, z) with learned parameters, each giving a target per batch of data."""
+
+from .base import AbstractModel as AbstractModel, Batch as Batch
+from .dlgm import DLGM as DLGM

@@ -1,0 +1,85 @@
+"""A model with learned parameters, and the target that it is at a batch of data."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..target import Target
+
+
+class AbstractModel(eqx.Module):
+    """p(x, z) = p(x | z) p(z). To add one, subclass and give:
+
+    - `dim`, the number of latent variables of one datapoint;
+    - `log_likelihood(x, z)`, log p(x | z) for a batch of rows;
+    - `log_prior(z)`, log p(z);
+    - `divergence(conditional, z)`, KL(q(z | ξ) ‖ p(z)) as far as it has a closed form, with the rest at the draws z;
+    - `probabilities(z)`, the mean of each pixel given z, and `sample_prior(key, n)`.
+    """
+
+    dim: eqx.AbstractVar[int]
+
+    @abc.abstractmethod
+    def log_likelihood(self, x: Float[Array, "n i"], z: Float[Array, "n d"]) -> Float[Array, " n"]: ...
+
+    @abc.abstractmethod
+    def log_prior(self, z: Float[Array, "n d"]) -> Float[Array, " n"]: ...
+
+    @abc.abstractmethod
+    def divergence(self, conditional: Any, z: Float[Array, "n d"]) -> Float[Array, " n"]: ...
+
+    @abc.abstractmethod
+    def probabilities(self, z: Float[Array, "n d"]) -> Float[Array, "n i"]: ...
+
+    @abc.abstractmethod
+    def sample_prior(self, key: PRNGKeyArray, n: int) -> Float[Array, "n d"]: ...
+
+    def at(self, x: Float[Array, "b i"], weight: Float[Array, ""] | float = 1.0) -> "Batch":
+        """The target at a batch of b datapoints; `weight` multiplies the log likelihood (KL warm-up)."""
+        return Batch(self.dim, self, x, jnp.asarray(weight))
+
+
+class Batch(Target):
+    """log p(x_i, z_i): row i of z belongs to datapoint i modulo their number."""
+
+    dim: int = eqx.field(static=True)
+    model: AbstractModel
+    x: Float[Array, "b i"]
+    weight: Float[Array, ""]
+    prior: dist.Distribution | None = None
+
+    def log_likelihoods(self, u):
+        x = self.x
+        if len(u) != len(x):
+            x = jnp.broadcast_to(x, (len(u) // len(x), *x.shape)).reshape(len(u), -1)
+        return self.weight * self.model.log_likelihood(x, u)
+
+    def log_probs(self, u):
+        return self.log_likelihoods(u) + self.model.log_prior(u)
+
+    def divergence(self, conditional, u):
+        return self.model.divergence(conditional, u)
+
+    def log_likelihood(self, u):
+        if len(self.x) != 1:
+            raise TypeError("A batch has one z per datapoint; use log_probs.")
+        return self.log_probs(u[None])[0]
+
+    def constrain(self, u):
+        return u
+
+    def unconstrain(self, z):
+        return z
+
+    def log_jacobian(self, u):
+        return jnp.zeros(())
+
+
+def bernoulli_log_prob(logits: Float[Array, "n i"], x: Float[Array, "n i"]) -> Float[Array, " n"]:
+    """log p(x) of independent pixels, from their logits."""
+    return jnp.sum(x * logits - jax.nn.softplus(logits), axis=-1)

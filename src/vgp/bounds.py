@@ -5,6 +5,7 @@ exact and hierarchical (`families/base.py`); a bound that does not apply to a fa
 """
 
 import abc
+import functools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -72,10 +73,11 @@ def log_q_upper(
     density = frozen(view) if gradient.freezes else view
     parts, densities = view.parts(z, y), density.parts(z, y)
     keys = [key] if len(parts) == 1 else jr.split(key, len(parts))
-    return sum(
+    terms = [
         _log_q_upper(one, other, z, y, key, inner, gradient, factor)
         for (one, z, y), (other, _, _), key in zip(parts, densities, keys, strict=True)
-    )
+    ]
+    return functools.reduce(jnp.add, terms)
 
 
 def _log_q_upper(view, density, z, y, key, inner, gradient, factor):

@@ -125,3 +125,84 @@ def fit(
     settings = {"seed": seed, "steps": steps, "restarts": restarts, "batch_size": batch_size}
     if code := run(model, data, out, draws=draws, resample=resample, fresh=fresh, **settings):
         raise typer.Exit(code)
+
+
+@app.command()
+def table(
+    name: Annotated[str, typer.Argument(metavar="mnist|sketch", help="Which of the paper's tables.")],
+    results: Annotated[Path, typer.Option(help="Folder of the results; the records are in its folder train.")] = Path(
+        "results"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print our records as a JSON list.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a table for GitHub.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List every record on its own.")] = False,
+):
+    """Prints a table of the paper: its figures, other published ones, and ours from the records of evaluated runs."""
+    from .experiments.table import show
+
+    show(name, results, as_json=as_json, as_markdown=as_markdown, every=every)
+
+
+@app.command()
+def train(
+    row: Annotated[str, typer.Argument(help="The row of the table, for example dlgm1-vgp.")],
+    data: Annotated[str, typer.Option(help="digits, mnist, or the path of an .npz file.")] = "digits",
+    protocol: Annotated[str | None, typer.Option(help="fixed or dynamic binarization.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="How long; by default the row's own number.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder; by default under runs/.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, even if the folder holds a run.")] = False,
+    seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    seeds: Annotated[int, typer.Option(help="How many seeds, side by side.")] = 1,
+    batch: Annotated[int | None, typer.Option(help="Images per step.")] = None,
+    rate: Annotated[float | None, typer.Option(help="The learning rate.")] = None,
+    warmup: Annotated[int | None, typer.Option(help="Epochs in which the KL's weight rises to one.")] = None,
+    architecture: Annotated[str | None, typer.Option(help="deep (2×200, 2×100 units) or literal (100).")] = None,
+    early: Annotated[bool, typer.Option(help="Stop when the validation bound no longer improves.")] = True,
+):
+    """Trains a row of the paper's table: a deep model with its inference network.
+
+    Progress, checkpoints and the best parameters by validation go to the run's folder; Ctrl-C keeps what was learned,
+    and --resume goes on from there, also with more --epochs. Then: vgp evaluate RUN, vgp sample RUN.
+
+    \b
+    For example
+        vgp train dlgm1-vgp
+    learns scikit-learn's digits on a laptop, and
+        VGP_DATA=folder vgp train dlgm1-vgp --data mnist --protocol fixed --seeds 3
+    is for a GPU.
+    """
+    from .experiments.commands import run_train
+
+    changes = {"epochs": epochs, "batch": batch, "rate": rate, "warmup": warmup, "architecture": architecture}
+    folder = {"data": data, "protocol": protocol, "out": out, "resume": resume, "fresh": fresh}
+    if code := run_train(row, **folder, seed=seed, seeds=seeds, early=early, **changes):
+        raise typer.Exit(code)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    samples: Annotated[int, typer.Option(help="Importance samples per image.")] = 5000,
+    inner: Annotated[int, typer.Option(help="K of the bound of a hierarchical family.")] = 64,
+    images: Annotated[int | None, typer.Option(help="Only so many test images, evenly spaced; no record then.")] = None,
+    results: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("results"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the records.")] = False,
+):
+    """Measures a trained run on the test set: bound, sandwich, and log p(x) by importance sampling."""
+    from .experiments.commands import run_evaluate
+
+    run_evaluate(run, results=results, samples=samples, inner=inner, images=images, as_json=as_json)
+
+
+@app.command()
+def sample(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The picture; by default RUN/samples.png.")] = None,
+    n: Annotated[int, typer.Option("-n", help="How many images.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+):
+    """Draws images from a trained model, and reconstructions of test images beside the originals."""
+    from .experiments.commands import run_sample
+
+    run_sample(run, out=out, n=n, seed=seed)

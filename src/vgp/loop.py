@@ -18,7 +18,7 @@ import scipy.linalg  # noqa: F401  loads the BLAS whose threads are limited belo
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from threadpoolctl import threadpool_limits
 
-from .compiling import alone, once
+from .compiling import alone, in_order, once
 from .progress import Bar
 from .stopping import Plateau
 
@@ -126,6 +126,16 @@ def _chunk(constant, state, count):
     return jax.lax.fori_loop(0, count, body, (state, values))
 
 
+def _turn(constant, state):
+    # A fixed number of steps with something made ready for all of them, as the order of an epoch's data.
+    step, length = constant
+    ready = step.begin(state)
+    return jax.lax.scan(lambda state, _: step(state, ready), state, length=length)
+
+
+_advance_turn = in_order(_turn, donate="all-except-first")
+
+
 # A small step on the CPU is many small operations, and sharing each of them out among threads costs more than
 # it saves: half as much again on an idle machine, twenty times as much on a busy one. XLA's threads are switched
 # off at compilation, those of the LAPACK that it calls while the loop runs.
@@ -153,8 +163,16 @@ def run(
     progress: bool = True,
     save: Callable[[State, np.ndarray], None] | None = None,
     save_every: float = 30.0,
+    turn: int | None = None,
+    until: int | None = None,
+    between: Callable[[State, np.ndarray], bool] | None = None,
+    label: str = "fit",
 ) -> Outcome:
     """Runs `step` until the run's end, the stopping rule, divergence or Ctrl-C.
+
+    With `turn` a chunk is always that many steps, one scan with `step.begin(state)` made ready before it, and the
+    history holds the mean of each; `between` is then called after every turn and ends the run by returning True.
+    `until` ends this call before the run's own end.
 
     `save` is called at most every `save_every` seconds; the end is the caller's to save. Decisions fall at multiples of
     the rule's `every`, never at moments that depend on the clock, so that a resumed run makes the same ones.
@@ -168,17 +186,22 @@ def run(
     pieces, size, saved = [history], 16, time.monotonic()
     at = lambda name: int(np.asarray(getattr(state, name)).max())  # noqa: E731
     done, end = at("step"), at("tail_from") + at("tail_steps")
-    ending = "max_steps"
-    with Bar(end, progress) as bar, _interrupts() as interrupted, blas_threads:
-        while done < end:
-            count = min(size, CHUNK, every - done % every, end - done)
+    ending, last, stopped = "max_steps", end, False
+    with Bar(end, progress, label) as bar, _interrupts() as interrupted, blas_threads:
+        while done < (last := end if until is None else min(until, end)):
+            count = turn or min(size, CHUNK, every - done % every, last - done)
             started = time.monotonic()
-            state, values = advance((step, restarts), state, jnp.asarray(count))
-            values = np.asarray(values)[:count]
-            size = _next_size(size, count, time.monotonic() - started)
+            if turn:
+                state, values = _advance_turn((step, turn), state)
+                values = _mean(np.asarray(values).reshape(turn, restarts))
+            else:
+                state, values = advance((step, restarts), state, jnp.asarray(count))
+                values = np.asarray(values)[:count]
+                size = _next_size(size, count, time.monotonic() - started)
             done += count
             pieces.append(values)
-            bar.update(done, end, _note(pieces, at("skipped")))
+            pace = (time.monotonic() - started) if turn else None
+            bar.update(done, end, _note(pieces, at("skipped"), pace))
             if int(np.asarray(state.streak).min()) >= LONGEST_STREAK:
                 ending = "diverged"
                 break
@@ -187,13 +210,17 @@ def run(
                 if rule(pieces[0]):
                     state = _start_tail(state, done, end if tail else done)
                     end = at("tail_from") + at("tail_steps")
-            if interrupted.is_set() and done < end:
+            if between and between(state, values[-1]):
+                ending, stopped = "converged", True
+            if interrupted.is_set() and done < last and not stopped:
                 ending = "interrupted"
                 break
             if save and time.monotonic() - saved > save_every:
                 pieces = [np.concatenate(pieces)]
                 save(state, pieces[0])
                 saved = time.monotonic()
+            if stopped:
+                break
     if ending == "max_steps" and at("settled"):
         ending = "converged"
     return Outcome(state, np.concatenate(pieces), ending)
@@ -218,14 +245,24 @@ def _start_tail(state: State, done: int, end: int) -> State:
     return eqx.tree_at(lambda s: (s.tail_from, s.tail_steps, s.settled), state, new)
 
 
+def _mean(values: np.ndarray) -> np.ndarray:
+    # Of the steps that were taken; NaN where none was.
+    taken = np.isfinite(values)
+    total = np.where(taken, values, 0.0).sum(0, keepdims=True)
+    return np.where(taken.any(0), total / np.maximum(taken.sum(0), 1), np.nan)
+
+
 def _next_size(size: int, count: int, seconds: float) -> int:
     # Towards half a second a chunk, growing at most fourfold: the first chunk's time is mostly compilation.
     return max(1, min(4 * size, int(0.5 * count / max(seconds, 1e-4)) or 1))
 
 
-def _note(pieces, skipped) -> str:
+def _note(pieces, skipped, pace=None) -> str:
     recent = pieces[-1][np.isfinite(pieces[-1])]
     note = f"bound {recent.mean():.4g}" if recent.size else "bound not finite"
+    if pace and len(pieces) > 3:  # the rise over the last turns, per second
+        span = pieces[1:][-10:]
+        note += f", {(span[-1].mean() - span[0].mean()) / (len(span) - 1) / pace:+.2g} nats/s"
     return f"{note}, {skipped} skipped" if skipped else note
 
 

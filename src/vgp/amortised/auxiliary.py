@@ -14,35 +14,46 @@ from .networks import Dense
 
 
 class Informed(eqx.Module):
-    """r(ξ | x, z) = N(B e + network(h(x), e), diagonal) with e = (z − μ(x)) / σ(x) and h(x) the encoder's features.
+    """r(ξ | x, z) = N(B g + network(h(x), g), diagonal), with h(x) the encoder's features, e = (z − μ(x)) / σ(x) and
+    g = (e, G(x) e) for local outputs G(x) of rank `rank`.
 
-    B and the network's last layer start at zero and the scale at one, so that r starts as q(ξ) and the bound with
+    G(x) e is what a linear warp's exact posterior sees of z, so that r need not learn the product of two networks. B
+    and the network's last layer start at zero and the scale at one, so that r starts as q(ξ) and the bound with
     next to no gap. With `factorised` r(f | x, ξ, z) is a Gaussian with a mean and a scale of its own, as in the paper;
     else it is q(f | ξ), which costs nothing where f is integrated out.
     """
 
     slope: Dense
     from_x: Dense
-    from_e: Dense
+    from_g: Dense
     second: Dense
     last: Dense
     factorised: bool = eqx.field(static=True)
+    projects: bool = eqx.field(static=True)
 
     def __init__(
-        self, features: int, dim: int, latent_dim: int, width: int = 200, *, factorised: bool = False, key: PRNGKeyArray
+        self,
+        features: int,
+        dim: int,
+        latent_dim: int,
+        width: int = 200,
+        *,
+        rank: int = 0,
+        factorised: bool = False,
+        key: PRNGKeyArray,
     ):
         keys = jr.split(key, 4)
         outputs = 2 * latent_dim + (2 * dim if factorised else 0)
-        self.slope = Dense(dim, latent_dim, zero=True, key=key)
+        self.slope = Dense(dim + rank, latent_dim, zero=True, key=key)
         self.from_x = Dense(features, width, key=keys[0])
-        self.from_e = Dense(dim, width, key=keys[1])
+        self.from_g = Dense(dim + rank, width, key=keys[1])
         self.second = Dense(width, width, key=keys[2])
         self.last = Dense(width, outputs, zero=True, key=keys[3])
-        self.factorised = factorised
+        self.factorised, self.projects = factorised, rank > 0
 
-    def at(self, features: Float[Array, "b h"]) -> "InformedAt":
-        """The model at given data."""
-        return InformedAt(self, self.from_x(features))
+    def at(self, features: Float[Array, "b h"], outputs: Float[Array, "b r d"] | None = None) -> "InformedAt":
+        """The model at given data; `outputs` where it has a rank."""
+        return InformedAt(self, self.from_x(features), outputs)
 
 
 class InformedAt(AbstractAuxiliary):
@@ -50,22 +61,31 @@ class InformedAt(AbstractAuxiliary):
 
     model: Informed
     known: Float[Array, "b w"]  # what the first layer has from x
+    outputs: Float[Array, "b r d"] | None
 
-    def _corrections(self, e):
+    def _seen(self, e):
+        if self.outputs is None:
+            return e
+        b = self.known.shape[0]
+        projected = jnp.einsum("...nd,nrd->...nr", fold(e, b), self.outputs)
+        return jnp.concatenate([e, unfold(projected, b)], axis=-1)
+
+    def _corrections(self, g):
         b, c = self.known.shape[0], self.model.slope.bias.shape[0]
-        hidden = jnp.tanh(unfold(fold(self.model.from_e(e), b) + self.known, b))
+        hidden = jnp.tanh(unfold(fold(self.model.from_g(g), b) + self.known, b))
         hidden = jnp.tanh(self.model.second(hidden))
         given = self.model.last(hidden)
         return jnp.split(given, (c, 2 * c, 2 * c + (given.shape[-1] - 2 * c) // 2), axis=-1)
 
     def latent(self, e):
-        shift, stretch, _, _ = self._corrections(e)
-        return dist.Normal(self.model.slope(e) + shift, jnp.exp(stretch)).to_event(1)
+        g = self._seen(e)
+        shift, stretch, _, _ = self._corrections(g)
+        return dist.Normal(self.model.slope(g) + shift, jnp.exp(stretch)).to_event(1)
 
     def mapping(self, e, xi, prior):
         if not self.model.factorised:
             return prior
-        _, _, shift, stretch = self._corrections(e)
+        _, _, shift, stretch = self._corrections(self._seen(e))
         shape = (*xi.shape[:-1], e.shape[-1])
         return dist.Normal(jnp.broadcast_to(shift, shape), jnp.broadcast_to(jnp.exp(stretch), shape)).to_event(1)
 

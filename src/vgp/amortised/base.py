@@ -24,6 +24,10 @@ class AbstractEncoder(eqx.Module):
     dim: eqx.AbstractVar[int]
     latent_dim: eqx.AbstractVar[int]
 
+    def prepared(self) -> "AbstractEncoder":
+        """The encoder with everything done that does not depend on x, for use at several x within a step."""
+        return self
+
     @abc.abstractmethod
     def at(self, x: Float[Array, "b i"], model: Any = None) -> AbstractFamily: ...
 

@@ -29,10 +29,17 @@ class Chain(AbstractEncoder):
         self.dim, self.latent_dim = sum(q.dim for q in layers), sum(q.latent_dim for q in layers)
 
     def at(self, x, model=None):
-        first = self.layers[0].at(x)
-        if not isinstance(first, AbstractHierarchical):
-            raise TypeError(f"A Chain is of hierarchical families, got {type(first).__name__}.")
-        return ChainGiven(self.dim, first, self.layers)
+        layers = tuple(layer.prepared() for layer in self.layers)
+        return ChainGiven(dim=self.dim, first=_hierarchical(layers[0].at(x)), layers=layers)
+
+
+def _hierarchical(family) -> AbstractHierarchical:
+    if not isinstance(family, AbstractHierarchical):
+        raise TypeError(
+            f"A Chain is of families with an auxiliary model or of Gaussian ones, got {type(family).__name__}; "
+            "use AmortisedVGP, HierarchicalEncoder or GaussianEncoder."
+        )
+    return family
 
 
 class ChainGiven(AbstractHierarchical):
@@ -44,7 +51,9 @@ class ChainGiven(AbstractHierarchical):
     place: None = None
 
     def view(self, collapse: bool = True):
-        return ChainView(self.first.view(collapse), self.layers, collapse)
+        if not collapse:
+            raise TypeError("A Chain integrates f out; use vgp.bounds.Importance() or vgp.bounds.Collapsed().")
+        return ChainView(self.first.view(), self.layers)
 
     def _sample(self, key, n):
         view = self.view()
@@ -57,7 +66,6 @@ class ChainView(AbstractView):
 
     first: AbstractView
     layers: tuple[AbstractEncoder, ...]
-    collapse: bool = eqx.field(static=True)
 
     def sample_latent(self, key, n):
         keys = jr.split(key, len(self.layers))
@@ -75,9 +83,7 @@ class ChainView(AbstractView):
 
     def above(self, layer: int, z: Float[Array, "n d"]) -> AbstractView:
         """The view of a layer, given the draw of the one below it."""
-        family = self.layers[layer].at(z)
-        assert isinstance(family, AbstractHierarchical)
-        return family.view(self.collapse)
+        return _hierarchical(self.layers[layer].at(z)).view()
 
     def split(self, z: Float[Array, "n d"]) -> list[Float[Array, "n e"]]:
         """The layers' own variables."""
@@ -104,10 +110,10 @@ class ChainConditional(eqx.Module):
             pieces.append(sample(view.conditional(self.y[i]), own_key))
         return jnp.concatenate(pieces, axis=-1)
 
-    def layers(self, z: Float[Array, "n d"]) -> list[dist.Independent]:
+    def layers(self, z: Float[Array, "n d"]) -> list[dist.Distribution]:
         """The factors, each at the draws of the layer below."""
         return [view.conditional(xi) for view, _, xi in self.view.parts(z, self.y)]
 
     def log_prob(self, z: Float[Array, "n d"]) -> Float[Array, " n"]:
         factors = zip(self.layers(z), self.view.split(z), strict=True)
-        return sum((q.log_prob(piece) for q, piece in factors), start=jnp.zeros(z.shape[0]))
+        return jnp.sum(jnp.stack([jnp.asarray(q.log_prob(piece)) for q, piece in factors]), axis=0)

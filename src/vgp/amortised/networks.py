@@ -33,7 +33,9 @@ class Trunk(eqx.Module):
     layers: tuple[Dense, ...]
 
     def __init__(self, sizes: tuple[int, ...], *, key: PRNGKeyArray):
-        keys = jr.split(key, max(len(sizes) - 1, 1))
+        if len(sizes) < 2:
+            raise ValueError(f"A network needs its inputs and at least one layer of units, got the sizes {sizes}.")
+        keys = jr.split(key, len(sizes) - 1)
         pairs = zip(itertools.pairwise(sizes), keys, strict=True)
         self.layers = tuple(Dense(i, o, key=k) for (i, o), k in pairs)
 

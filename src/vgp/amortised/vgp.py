@@ -17,6 +17,8 @@ from .base import AbstractEncoder, Given
 from .networks import Dense, Trunk
 from .scale import positive
 
+JITTER = 1e-4  # relative: inputs in many dimensions are far apart, and a step must not wait for a search
+
 
 class AmortisedVGP(AbstractEncoder):
     """q(z | x) = VGP with z = μ(x) + σ(x) ⊙ (GP warp of ξ + noise), μ, σ and the outputs t from a network of x.
@@ -45,6 +47,7 @@ class AmortisedVGP(AbstractEncoder):
     kernel: AbstractKernel
     meanfield: AbstractMeanField
     auxiliary: Informed
+    conditioner: Conditioner | None  # once prepared
 
     def __init__(
         self,
@@ -59,6 +62,8 @@ class AmortisedVGP(AbstractEncoder):
         scale: Literal["gp", "learned"] = "gp",
         auxiliary_width: int = 200,
         factorised: bool = False,
+        start: float = 0.0,
+        project: bool = True,
         key: PRNGKeyArray,
     ):
         c, m = dim if latent_dim is None else latent_dim, num_data
@@ -73,21 +78,32 @@ class AmortisedVGP(AbstractEncoder):
         self.meanfield = Normal(dim, scale)
         p = self.meanfield.blocks * dim
         self.loc, self.log_scale = Dense(width, dim, key=keys[1]), Dense(width, dim, zero=True, key=keys[2])
-        self.outputs = Dense(width, (rank or m) * p, zero=True, key=keys[3])
+        outputs = Dense(width, (rank or m) * p, key=keys[3])
+        self.outputs = eqx.tree_at(lambda layer: layer.weight, outputs, start * outputs.weight)
         self.basis = None if rank is None else initial_normal(keys[4], (m, rank)) / rank**0.5
         self.inputs = SPREAD * initial_normal(keys[5], (m, c))
         self.moved = Dense(width, m * c, zero=True, key=keys[6]) if inputs == "network" else None
         each = np.full(c, 1.0 / c)
         self.kernel = ARD(0.05, each) + Linear(0.05, each) if kernel is None else kernel
-        self.auxiliary = Informed(width, dim, c, auxiliary_width, factorised=factorised, key=keys[7])
+        seen = (rank or m) if project else 0
+        self.auxiliary = Informed(width, dim, c, auxiliary_width, rank=seen, factorised=factorised, key=keys[7])
+        self.conditioner = None
+
+    def prepared(self) -> "AmortisedVGP":
+        """With the factor of the shared inputs: one per step, however many x it is used at."""
+        if self.moved is not None or self.conditioner is not None:
+            return self
+        built = Conditioner(self.kernel, self.inputs, JITTER)
+        return eqx.tree_at(lambda q: q.conditioner, self, built, is_leaf=lambda leaf: leaf is None)
 
     def at(self, x, model=None):
         h = self.trunk(x)
         outputs = self.outputs(h).reshape(x.shape[0], -1, self.meanfield.blocks * self.dim)
+        auxiliary = self.auxiliary.at(h, outputs[..., : self.dim] if self.auxiliary.projects else None)
         local = Local(outputs, None, self.loc(h), positive(self.log_scale(h)), self.basis)
         if self.moved is None:
-            conditioner = Conditioner(self.kernel, self.inputs)
+            conditioner = self.prepared().conditioner
         else:
             inputs = self.inputs + self.moved(h).reshape(x.shape[0], *self.inputs.shape)
-            conditioner = EachConditioner(self.kernel, inputs)
-        return Given(self.dim, Process(conditioner, local, self.meanfield, self.auxiliary.at(h)))
+            conditioner = EachConditioner(self.kernel, inputs, JITTER)
+        return Given(dim=self.dim, process=Process(conditioner, local, self.meanfield, auxiliary))

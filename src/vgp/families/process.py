@@ -6,6 +6,7 @@ per datapoint. Row i of n draws then belongs to datapoint i modulo their number.
 """
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -27,7 +28,7 @@ class Local(eqx.Module):
     are (b, R, p) and u = U G. `loc` and `scale` are (d,) or (b, d); no scale is a scale of one.
     """
 
-    outputs: Float[Array, "*b r p"]
+    outputs: Float[Array, "*a r p"]
     linear: Float[Array, "p c"] | None
     loc: Float[Array, "*b d"]
     scale: Float[Array, "*b d"] | None = None
@@ -51,6 +52,8 @@ def fold(rows: Float[Array, "*k n q"], datapoints: int | None) -> Float[Array, "
     """Rows (…, n, q) as (…, n / b, b, q), so that what belongs to b datapoints broadcasts."""
     if datapoints is None:
         return rows
+    if rows.shape[-2] % datapoints:
+        raise ValueError(f"The draws must be a multiple of the {datapoints} datapoints, got {rows.shape[-2]}.")
     return rows.reshape(*rows.shape[:-2], rows.shape[-2] // datapoints, datapoints, rows.shape[-1])
 
 
@@ -83,7 +86,8 @@ class Process(eqx.Module):
         """The distribution of z = loc + scale w for w ~ q, where the local part has a scale."""
         if self.local.scale is None:
             return q
-        normal, b = q.base_dist, self.local.datapoints
+        normal: Any = q.base_dist
+        b = self.local.datapoints
         loc = self.local.loc + self.local.scale * fold(normal.loc, b)
         return dist.Normal(unfold(loc, b), unfold(self.local.scale * fold(normal.scale, b), b)).to_event(1)
 

@@ -27,7 +27,10 @@ class AbstractConditioner(eqx.Module):
 
 
 class Conditioner(AbstractConditioner):
-    """The factor of K_ss for one set of inputs: it serves every output, draw and datapoint."""
+    """The factor of K_ss for one set of inputs: it serves every output, draw and datapoint.
+
+    `jitter` is relative to the mean diagonal; None finds the smallest that will do.
+    """
 
     kernel: AbstractKernel
     inputs: Float[Array, "m c"]
@@ -35,14 +38,14 @@ class Conditioner(AbstractConditioner):
     whitener: Float[Array, "m m"]  # L⁻¹
     jitter: Float[Array, ""]
 
-    def __init__(self, kernel: AbstractKernel, inputs: Float[Array, "m c"]):
+    def __init__(self, kernel: AbstractKernel, inputs: Float[Array, "m c"], jitter: float | None = None):
         self.kernel = kernel
         self.inputs = inputs
         if inputs.shape[0] == 0:
             self.factor = self.whitener = jnp.zeros((0, 0), inputs.dtype)
             self.jitter = jnp.zeros((), inputs.dtype)
         else:
-            self.factor, self.whitener, self.jitter = cholesky(kernel.gram(inputs))
+            self.factor, self.whitener, self.jitter = cholesky(kernel.gram(inputs), jitter)
 
     @property
     def latent_dim(self) -> int:
@@ -74,8 +77,9 @@ class EachConditioner(AbstractConditioner):
 
     each: Conditioner  # every array with a leading axis of datapoints
 
-    def __init__(self, kernel: AbstractKernel, inputs: Float[Array, "b m c"]):
-        self.each = eqx.filter_vmap(Conditioner, in_axes=(None, 0), out_axes=eqx.if_array(0))(kernel, inputs)
+    def __init__(self, kernel: AbstractKernel, inputs: Float[Array, "b m c"], jitter: float | None = None):
+        each = eqx.filter_vmap(lambda points: Conditioner(kernel, points, jitter), out_axes=eqx.if_array(0))
+        self.each = each(inputs)
 
     @property
     def latent_dim(self) -> int:

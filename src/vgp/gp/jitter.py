@@ -1,5 +1,6 @@
 """The one place where jitter is added: a Cholesky factor that always succeeds, and says at what price."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -24,12 +25,14 @@ def smallest(dtype) -> float:
     return 1e-6 if jnp.finfo(dtype).eps > 1e-10 else 1e-12
 
 
-@jax.custom_jvp
-def cholesky(matrix: Float[Array, "m m"]) -> Factor:
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def cholesky(matrix: Float[Array, "m m"], relative: float | None = None) -> Factor:
     """The Cholesky factor of `matrix + jitter * I`, and its inverse.
 
     The jitter starts at `smallest` times the mean diagonal and grows tenfold until the factor is finite
-    and its pivots stand clear of rounding. One factorisation where the matrix is well conditioned.
+    and its pivots stand clear of rounding. One factorisation where the matrix is well conditioned. A search cannot
+    be left to an accelerator, which would wait for the host at every turn: where `relative` is given, that times the
+    mean diagonal is the jitter, and a matrix for which it is too little has a factor that is not finite.
     """
     scale = jnp.mean(jnp.diagonal(matrix))
     floor = matrix.shape[0] * jnp.finfo(matrix.dtype).eps * scale
@@ -37,6 +40,10 @@ def cholesky(matrix: Float[Array, "m m"]) -> Factor:
 
     def attempt(jitter):
         return jnp.linalg.cholesky(matrix + jitter * eye, symmetrize_input=False)
+
+    if relative is not None:
+        lower = attempt(relative * scale)
+        return Factor(lower, solve_triangular(lower, eye, lower=True), relative * scale)
 
     def failed(carry):
         lower, _, count = carry
@@ -53,11 +60,16 @@ def cholesky(matrix: Float[Array, "m m"]) -> Factor:
 
 
 @cholesky.defjvp
-def _cholesky_jvp(primals, tangents):
+def _cholesky_jvp(relative, primals, tangents):
     # dL = L Φ and dL⁻¹ = −Φ L⁻¹, with Φ the lower triangle of L⁻¹ dK L⁻ᵀ, its diagonal halved: products
     # only, no solves. The jitter counts as a constant.
     (matrix,), (tangent,) = primals, tangents
-    factor = cholesky(matrix)
-    inner = factor.inverse @ ((tangent + tangent.T) / 2) @ factor.inverse.T
+    factor = cholesky(matrix, relative)
+    inner = _product(factor.inverse, _product((tangent + tangent.T) / 2, factor.inverse.T))
     phi = jnp.tril(inner) - 0.5 * jnp.diag(jnp.diagonal(inner))
-    return factor, Factor(factor.lower @ phi, -phi @ factor.inverse, jnp.zeros_like(factor.jitter))
+    moved = Factor(_product(factor.lower, phi), -_product(phi, factor.inverse), jnp.zeros_like(factor.jitter))
+    return factor, moved
+
+
+def _product(a, b):
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)

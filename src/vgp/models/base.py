@@ -41,7 +41,7 @@ class AbstractModel(eqx.Module):
 
     def at(self, x: Float[Array, "b i"], weight: Float[Array, ""] | float = 1.0) -> "Batch":
         """The target at a batch of b datapoints; `weight` multiplies the log likelihood (KL warm-up)."""
-        return Batch(self.dim, self, x, jnp.asarray(weight))
+        return Batch(dim=self.dim, model=self, x=x, weight=jnp.asarray(weight))
 
 
 class Batch(Target):

@@ -50,7 +50,15 @@ class HamiltonianEncoder(AbstractEncoder):
         h = self.trunk(x)
         step = jnp.exp(self.log_step)
         scale = positive(self.log_scale(h))
-        return Hamiltonian(self.dim, self.leapfrogs, self.loc(h), scale, step, model.at(x), self.reverse.at(h))
+        return Hamiltonian(
+            dim=self.dim,
+            leapfrogs=self.leapfrogs,
+            loc=self.loc(h),
+            scale=scale,
+            step=step,
+            target=model.at(x),
+            reverse=self.reverse.at(h),
+        )
 
 
 class Hamiltonian(AbstractExact):

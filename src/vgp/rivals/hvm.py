@@ -78,4 +78,4 @@ class HierarchicalEncoder(AbstractEncoder):
         h = self.trunk(x)
         warp = Perceptron(self.from_xi, self.second, self.from_x(h))
         local = Local(self.outputs, None, self.loc(h), positive(self.log_scale(h)))
-        return Given(self.dim, Process(warp, local, self.meanfield, self.auxiliary.at(h)))
+        return Given(dim=self.dim, process=Process(warp, local, self.meanfield, self.auxiliary.at(h)))

@@ -14,6 +14,7 @@ from ..families.process import fold, unfold
 from ..noise import standard_normal
 
 SMALL = 0.1  # the weights of the flow's head start this much smaller, so that it starts close to the identity
+LEAST = 1e-6  # of 1 + wᵀû
 
 
 class PlanarEncoder(AbstractEncoder):
@@ -42,9 +43,14 @@ class PlanarEncoder(AbstractEncoder):
         steps = self.steps(h).reshape(x.shape[0], self.length, -1).swapaxes(0, 1)
         u, w, b = jnp.split(steps, (self.dim, 2 * self.dim), axis=-1)
         product = jnp.sum(u * w, axis=-1, keepdims=True)
-        # wᵀû > −1, so that every step can be inverted (their appendix A.1).
-        u = u + (jax.nn.softplus(product) - 1 - product) * w / (jnp.sum(w**2, axis=-1, keepdims=True) + 1e-12)
-        return Planar(self.dim, self.loc(h), positive(self.log_scale(h)), u, w, b)
+        # wᵀû > −1, so that every step can be inverted (their appendix A.1). What is left, 1 + wᵀû, is kept apart: as
+        # a difference it would be lost to rounding.
+        length = jnp.sum(w**2, axis=-1, keepdims=True)
+        room = jax.nn.softplus(product) + LEAST
+        u = u + (room - 1 - product) * w / (length + 1e-12)
+        room = (room * length + (1 + product) * 1e-12) / (length + 1e-12)
+        scale = positive(self.log_scale(h))
+        return Planar(dim=self.dim, loc=self.loc(h), scale=scale, u=u, w=w, b=b, room=room)
 
 
 class Planar(AbstractExact):
@@ -56,6 +62,7 @@ class Planar(AbstractExact):
     u: Float[Array, "k b d"]
     w: Float[Array, "k b d"]
     b: Float[Array, "k b 1"]
+    room: Float[Array, "k b 1"]  # 1 + wᵀû
     place: None = None
 
     def _draw(self, key: PRNGKeyArray, n: int):
@@ -65,12 +72,13 @@ class Planar(AbstractExact):
 
         def step(carry, flow):
             z, log_q = carry
-            u, w, b = flow
+            u, w, b, room = flow
             bend = jnp.tanh(jnp.sum(z * w, axis=-1, keepdims=True) + b)
-            slope = (1 - bend**2)[..., 0] * jnp.sum(u * w, axis=-1)
-            return (z + u * bend, log_q - jnp.log1p(slope)), None
+            volume = (bend**2 + (1 - bend**2) * room)[..., 0]
+            return (z + u * bend, log_q - jnp.log(volume)), None
 
-        (z, log_q), _ = jax.lax.scan(step, (self.loc + self.scale * noise, log_q), (self.u, self.w, self.b), unroll=8)
+        flows = (self.u, self.w, self.b, self.room)
+        (z, log_q), _ = jax.lax.scan(step, (self.loc + self.scale * noise, log_q), flows, unroll=8)
         return Draw(unfold(z, rows), log_q.reshape(-1))
 
     def _log_prob(self, w):

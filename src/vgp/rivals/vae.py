@@ -49,4 +49,4 @@ class GaussianEncoder(AbstractEncoder):
         loc = self.loc(h)
         local = Local(jnp.zeros((0, self.dim), loc.dtype), None, loc, positive(self.log_scale(h)))
         meanfield = Normal(self.dim)  # of scale one: σ(x) is all there is
-        return Given(self.dim, Process(Nothing(), local, meanfield, NoLatent()))
+        return Given(dim=self.dim, process=Process(Nothing(), local, meanfield, NoLatent()))

@@ -1,0 +1,118 @@
+"""The folder of a run: what it is (run.json), where it stands (state.vgp), what it was worth (records)."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import loop
+from ..checkpoint import flatten, read, restore, write
+from ..data import Images, load
+from . import rows
+from .step import Parameters, optimizer_of, taken_apart
+
+DESCRIPTION, STATE = "run.json", "state.vgp"
+
+
+@dataclasses.dataclass
+class Progress:
+    """Where a run stands: the state of every seed, the best parameters so far by validation, and the history."""
+
+    state: loop.State
+    best: jax.Array  # (seeds, parameters)
+    best_bound: np.ndarray  # (seeds,), on the validation images
+    history: np.ndarray  # (epochs, seeds), the training bound
+    checks: np.ndarray  # (checks, 1 + seeds): epoch, and the validation bound of each seed
+    seconds: float = 0.0
+    ending: str = "interrupted"
+
+
+@dataclasses.dataclass
+class Run:
+    """A row on given data, from the first seed on, in a folder."""
+
+    path: Path
+    row: rows.Row
+    images: Images
+    source: str  # what `load` was called with
+    seed: int
+    seeds: int
+
+    def describe(self) -> dict[str, Any]:
+        """What is written to run.json."""
+        return {
+            "row": self.row.name,
+            "settings": dataclasses.asdict(self.row),
+            "data": self.source,
+            "protocol": self.images.protocol,
+            "seed": self.seed,
+            "seeds": self.seeds,
+        }
+
+    def start(self) -> tuple[Progress, Parameters]:
+        """Every seed at its starting values."""
+        keys = [jax.random.key(self.seed + i) for i in range(self.seeds)]
+        mean = self.images.train.mean()
+        learners = [rows.build(self.row, self.images.train.dim, mean, jax.random.fold_in(key, 0)) for key in keys]
+        flats, together = zip(*(taken_apart(learner) for learner in learners), strict=True)
+        steps = self.row.epochs * (len(self.images.train) // self.row.batch)
+        optimizer = optimizer_of(self.row)
+        states = [loop.init(f, optimizer, jax.random.fold_in(k, 1), steps) for f, k in zip(flats, keys, strict=True)]
+        state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+        none = np.zeros((0, self.seeds))
+        worst = np.full(self.seeds, -np.inf)
+        return Progress(state, jnp.copy(state.params), worst, none, np.zeros((0, 1 + self.seeds))), together[0]
+
+    def save(self, progress: Progress) -> None:
+        """Writes run.json and state.vgp, or leaves the ones that are there."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / DESCRIPTION).write_text(json.dumps(self.describe(), indent=1) + "\n")
+        arrays = flatten(progress.state, "state") | {
+            "best": np.asarray(progress.best),
+            "best_bound": progress.best_bound,
+            "history": progress.history,
+            "checks": progress.checks,
+        }
+        write(self.path / STATE, arrays, {"seconds": progress.seconds, "ending": progress.ending})
+
+    def load(self) -> tuple[Progress, Parameters]:
+        """Where the run in the folder stands."""
+        progress, together = self.start()
+        arrays, meta = read(self.path / STATE)
+        return (
+            Progress(
+                restore(progress.state, arrays, "state"),
+                jnp.asarray(arrays["best"]),
+                arrays["best_bound"],
+                arrays["history"],
+                arrays["checks"],
+                meta["seconds"],
+                meta["ending"],
+            ),
+            together,
+        )
+
+
+def is_run(path: Path) -> bool:
+    """Does the folder hold a run?"""
+    return (path / DESCRIPTION).exists() and (path / STATE).exists()
+
+
+def open_run(path: Path) -> Run:
+    """The run in a folder."""
+    if not is_run(path):
+        raise FileNotFoundError(
+            f"There is no run in '{path}'; name a folder that `vgp train` wrote, with {DESCRIPTION}."
+        )
+    told = json.loads((path / DESCRIPTION).read_text())
+    settings = {k: _tuples(v) for k, v in told["settings"].items()}
+    row = rows.Row(**settings)
+    return Run(path, row, load(told["data"], told["protocol"]), told["data"], told["seed"], told["seeds"])
+
+
+def _tuples(value):
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value

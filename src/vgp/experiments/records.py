@@ -1,0 +1,101 @@
+"""One JSON record per evaluated seed: what was measured, of which configuration, on what, by which commit."""
+
+import json
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.random as jr
+import numpy as np
+
+from ..data import AbstractPixels
+from . import evaluate
+from .folder import Progress, Run
+from .step import Parameters
+
+
+def measure(
+    run: Run,
+    progress: Progress,
+    together: Parameters,
+    which: int,
+    *,
+    samples: int,
+    inner: int,
+    images: int | None = None,
+) -> dict[str, Any]:
+    """Everything there is to say of one seed, at its best parameters; `images` of the test set (None: all)."""
+    learner = together(progress.best[which])
+    seed = run.seed + which
+    keys = jr.split(jr.fold_in(jr.key(20160), seed), 3)
+    row, latent = run.row, bool(learner.encoder.latent_dim)
+    test = _some(run.images.test, images)
+    bound = evaluate.bound(learner, test, keys[0], inner=inner if latent else 0, outer=row.outer)
+    trained = evaluate.bound(
+        learner, _some(run.images.train, 5000), keys[1], draws=1, inner=inner if latent else 0, outer=row.outer
+    )
+    estimate = evaluate.estimate(learner, test, keys[2], samples=samples, inner=4 if latent else 0)
+    return {
+        "row": row.name,
+        "data": run.images.name,
+        "protocol": run.images.protocol,
+        "seed": seed,
+        "bound": bound.upper.value,
+        "bound_stderr": bound.upper.stderr,
+        "bound_samples": row.outer,
+        "bound_inner": inner if latent else 0,
+        "sandwich": None if bound.lower is None else [bound.lower.value, bound.upper.value],
+        "estimate": estimate.value,
+        "estimate_stderr": estimate.stderr,
+        "estimate_samples": samples,
+        "train_bound": trained.upper.value,
+        "test_images": len(test),
+        "epochs": len(progress.history),
+        "seconds": round(progress.seconds, 1),
+        "seeds_at_once": run.seeds,
+        "ending": progress.ending,
+        "origin": run.images.origin,
+        "configuration": row.configuration(),
+        **setting(),
+    }
+
+
+def _some(pixels: AbstractPixels, count: int | None) -> AbstractPixels:
+    # Evenly spaced rows: a test set may be sorted, so never a prefix.
+    if count is None or count >= len(pixels):
+        return pixels
+    rows = np.linspace(0, len(pixels) - 1, count).astype(int)
+    return jax.tree.map(lambda leaf: leaf[rows] if leaf.ndim and leaf.shape[0] == len(pixels) else leaf, pixels)
+
+
+def setting() -> dict[str, Any]:
+    """Where and with what a measurement was made."""
+    return {
+        "hardware": f"{jax.devices()[0].device_kind}, {len(os.sched_getaffinity(0))} cores, {platform.machine()}",
+        "commit": _commit(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S"),
+        "versions": {"python": platform.python_version(), "jax": jax.__version__},
+    }
+
+
+def _commit() -> str:
+    try:
+        asked = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
+        )
+    except OSError:
+        return "unknown"
+    return asked.stdout.strip() or "unknown"
+
+
+def write(record: dict[str, Any], folder: Path) -> Path:
+    """Writes a record to FOLDER/train, by its row, data, protocol, epochs and seed."""
+    name = "{row}-{data}-{protocol}-{epochs}-{seed}.json".format(**record)
+    path = folder / "train" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    return path

@@ -1,0 +1,188 @@
+"""The rows of the tables: each a model, an encoder, a bound and a schedule, by name.
+
+The networks of the default configuration are those of the published rows: two layers of 200 tanh units between the
+pixels and the first 50 latents, and for two layers of latents (100, then 50) two of 100 units between them. The
+configuration "literal" is the paper's text: one layer of 100 units under every layer of latents, of 100 and 50.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .. import bounds, gradients
+from ..amortised import AbstractEncoder, AmortisedVGP, Chain
+from ..gp import ARD
+from ..models import DLGM, AbstractModel
+from ..rivals.hvi import HamiltonianEncoder
+from ..rivals.hvm import HierarchicalEncoder
+from ..rivals.planar import PlanarEncoder
+from ..rivals.vae import GaussianEncoder
+
+ARCHITECTURES = {
+    ("deep", 1): ((50,), ((200, 200),)),
+    ("deep", 2): ((100, 50), ((200, 200), (100, 100))),
+    ("literal", 1): ((100,), ((100,),)),
+    ("literal", 2): ((100, 50), ((100,), (100,))),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One row: what is trained, by which bound, for how long. `inner` are K and the share of the run it begins at."""
+
+    name: str
+    family: str
+    layers: int = 1
+    architecture: str = "deep"
+    joint: bool = False  # one family over all layers; else from the bottom up
+    num_data: int = 100
+    latent_dim: int | None = None  # by default as many as latents
+    rank: int | None = None
+    inputs: str = "shared"
+    scale: str = "gp"
+    project: bool = True  # does r see the residual through the local outputs?
+    start: float = 0.0  # of the network that gives the outputs, relative to its usual start
+    length: int = 0  # of a flow, or leapfrog steps
+    auxiliary_width: int = 200
+    bound: str = "importance"
+    inner: tuple[tuple[float, int], ...] = ((0.0, 0),)
+    outer: int = 1
+    split: bool | None = None
+    gradient: str = "Pathwise"
+    optimizer: str = "adam"
+    rate: float = 1e-3
+    batch: int = 200
+    epochs: int = 1000
+    warmup: int = 0  # epochs in which the weight of the divergence rises to one
+
+    @property
+    def latents(self) -> tuple[int, ...]:
+        """The latent variables of each layer."""
+        return ARCHITECTURES[self.architecture, self.layers][0]
+
+    @property
+    def hidden(self) -> tuple[tuple[int, ...], ...]:
+        """The units of the networks of each layer."""
+        return ARCHITECTURES[self.architecture, self.layers][1]
+
+    def make_bound(self, inner: int) -> bounds.AbstractBound:
+        """The training bound with K = `inner`."""
+        if self.bound == "analytic":
+            return bounds.Analytic()
+        return bounds.Importance(inner=inner, outer=self.outer, split=self.split)
+
+    def make_gradient(self) -> gradients.AbstractGradient:
+        """The estimator of its gradient."""
+        return getattr(gradients, self.gradient)()
+
+    def configuration(self) -> dict[str, Any]:
+        """Everything that tells this row from another, for the records."""
+        return {**dataclasses.asdict(self), "latents": self.latents, "hidden": self.hidden}
+
+
+_vgp: dict[str, Any] = {
+    "family": "vgp",
+    "inner": ((0.0, 0), (0.25, 8)),
+    "gradient": "DoublyReparameterised",
+    "rank": 32,
+}
+_rows = [
+    Row("dlgm1-vae", "vae", gradient="StickingTheLanding"),
+    Row("dlgm2-vae", "vae", layers=2, gradient="StickingTheLanding"),
+    Row("dlgm1-iwae5", "vae", outer=5, gradient="DoublyReparameterised"),
+    Row("dlgm1-iwae50", "vae", outer=50, gradient="DoublyReparameterised"),
+    Row("dlgm2-iwae50", "vae", layers=2, outer=50, gradient="DoublyReparameterised"),
+    Row("dlgm1-nf80", "planar", length=80),
+    Row("dlgm1-hvi8", "hvi", length=8),
+    Row("dlgm1-hvm", "hvm", inner=_vgp["inner"], gradient="DoublyReparameterised"),
+    Row("dlgm1-vgp", **_vgp),
+    Row("dlgm2-vgp", layers=2, **_vgp),
+    Row(
+        "dlgm1-vgp-paper",
+        "vgp-paper",
+        num_data=500,
+        inputs="network",
+        scale="learned",
+        bound="analytic",
+        architecture="literal",
+        optimizer="rmsprop",
+        rate=1e-2,
+        batch=100,
+        epochs=20,
+    ),
+]
+ROWS = {row.name: row for row in _rows}
+
+
+def find(name: str) -> Row:
+    """The row of this name."""
+    if name not in ROWS:
+        raise ValueError(f"There is no row '{name}'; the rows are {', '.join(ROWS)}.")
+    return ROWS[name]
+
+
+class Learner(eqx.Module):
+    """What a row trains: a model and its encoder."""
+
+    model: AbstractModel
+    encoder: AbstractEncoder
+
+
+def build(row: Row, pixels: int, mean: Float[Array, " i"], key: PRNGKeyArray) -> Learner:
+    """The row's model and encoder at their starting values."""
+    model_key, key = jr.split(key)
+    model = DLGM(pixels, row.latents, row.hidden, mean=mean, key=model_key)
+    if row.joint:
+        return Learner(model, _encoder(row, (pixels, *row.hidden[0]), sum(row.latents), key))
+    below = (pixels, *row.latents)
+    layers = zip(below, row.hidden, row.latents, jr.split(key, row.layers), strict=False)
+    encoders = [_encoder(row, (inputs, *units), dim, k) for inputs, units, dim, k in layers]
+    return Learner(model, encoders[0] if row.layers == 1 else Chain(*encoders))
+
+
+def _encoder(row: Row, sizes: tuple[int, ...], dim: int, key: PRNGKeyArray) -> AbstractEncoder:
+    match row.family:
+        case "vae":
+            return GaussianEncoder(sizes, dim, key=key)
+        case "planar":
+            return PlanarEncoder(sizes, dim, row.length, key=key)
+        case "hvi":
+            return HamiltonianEncoder(sizes, dim, row.length, key=key)
+        case "hvm":
+            wide = {"scale": row.scale, "auxiliary_width": row.auxiliary_width}
+            return HierarchicalEncoder(sizes, dim, row.latent_dim, **wide, key=key)
+    c = dim if row.latent_dim is None else row.latent_dim
+    paper = row.family == "vgp-paper"
+    return AmortisedVGP(
+        sizes,
+        dim,
+        row.num_data,
+        c,
+        rank=row.rank,
+        inputs=row.inputs,
+        kernel=ARD(0.05, np.full(c, 1.0 / c)) if paper else None,
+        scale=row.scale,
+        auxiliary_width=row.auxiliary_width,
+        factorised=paper,
+        start=row.start,
+        project=row.project and not paper,
+        key=key,
+    )
+
+
+class Stage(NamedTuple):
+    """A part of a run with one K: it ends at this step."""
+
+    inner: int
+    end: int
+
+
+def stages(row: Row, epochs: int, steps_per_epoch: int) -> list[Stage]:
+    """The parts of a run of so many epochs."""
+    starts = [round(share * epochs) for share, _ in row.inner] + [epochs]
+    pairs = zip(row.inner, starts[1:], strict=True)
+    return [Stage(inner, end * steps_per_epoch) for (_, inner), end in pairs]

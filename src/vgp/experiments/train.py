@@ -1,0 +1,133 @@
+"""`vgp train`: walks a run's epochs, watches the validation bound, and loses nothing."""
+
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+from .. import loop
+from ..bounds import AbstractBound
+from ..compiling import in_order
+from ..data import AbstractPixels
+from .folder import Progress, Run
+from .metrics import Writer
+from .rows import stages
+from .step import Parameters, TrainStep, optimizer_of
+
+CHECKS = 50  # looks at the validation images in a run
+PATIENCE = 15  # of them without improvement before a run stops
+IMAGES = 2000  # of the validation set that are looked at
+
+
+@in_order
+def _validate(together: Parameters, bound: AbstractBound, params, pixels: AbstractPixels, rows, key):
+    # The mean bound of every seed on the same images with the same noise.
+    x = pixels(rows, key)
+
+    def one(flat):
+        learner = together(flat)
+        return jnp.mean(bound(learner.model.at(x), learner.encoder.at(x, learner.model), key, len(rows)))
+
+    return jax.lax.map(one, params)
+
+
+def train(run: Run, progress: Progress, together: Parameters, *, show: bool = True, patience: int | None = PATIENCE):
+    """Goes on until the run's last epoch, until validation has stopped improving, or Ctrl-C; saves what it has.
+
+    Returns the progress. Its `ending` is "max_steps", "converged" (stopped by validation), "interrupted" or "diverged".
+    """
+    row, images = run.row, run.images
+    per_epoch = len(images.train) // row.batch
+    if per_epoch == 0:
+        raise ValueError(
+            f"A batch of {row.batch} is larger than the {len(images.train)} training images; pass a smaller --batch."
+        )
+    optimizer, started, before = optimizer_of(row), time.monotonic(), progress.seconds
+    end = int(np.max(progress.state.tail_from + progress.state.tail_steps))
+    every = max(1, end // per_epoch // CHECKS)
+    seen = jnp.asarray(np.linspace(0, len(images.valid) - 1, min(IMAGES, len(images.valid))).astype(np.int32))
+    writer = Writer(run.path)
+
+    def note(state: loop.State, history: np.ndarray):
+        progress.state, progress.history = state, history
+        progress.seconds = before + time.monotonic() - started
+
+    def save(state: loop.State, history: np.ndarray):
+        note(state, history)
+        run.save(progress)
+
+    def between(state: loop.State, values: np.ndarray) -> bool:
+        epoch = int(state.step[0]) // per_epoch
+        writer.scalars(epoch, "train bound", values)
+        if epoch % every and epoch * per_epoch < end:
+            return False
+        found = np.asarray(_validate(together, bound, state.params, images.valid, seen, jr.key(0)))
+        writer.scalars(epoch, "validation bound", found)
+        progress.checks = np.concatenate([progress.checks, [[epoch, *found]]])
+        better = found > progress.best_bound
+        progress.best = jnp.where(jnp.asarray(better)[:, None], state.params, progress.best)
+        progress.best_bound = np.where(better, found, progress.best_bound)
+        return patience is not None and _stale(progress.checks, patience)
+
+    run.save(progress)
+    outcome, bound = None, row.make_bound(0)
+    for stage in stages(row, end // per_epoch, per_epoch):
+        if int(progress.state.step[0]) >= stage.end:
+            continue
+        bound = row.make_bound(stage.inner)
+        step = TrainStep(
+            pixels=images.train,
+            together=together,
+            bound=bound,
+            gradient=row.make_gradient(),
+            optimizer=optimizer,
+            batch=row.batch,
+            warmup=row.warmup * per_epoch,
+            tail=row.optimizer == "adam",
+        )
+        outcome = loop.run(
+            step,
+            progress.state,
+            progress.history,
+            restarts=run.seeds,
+            rule=None,
+            progress=show,
+            save=save,
+            turn=per_epoch,
+            until=stage.end,
+            between=between,
+            label=row.name,
+        )
+        note(outcome.state, outcome.history)
+        if outcome.ending != "max_steps":
+            break
+    progress.ending = outcome.ending if outcome else "max_steps"
+    run.save(progress)
+    writer.close()
+    return progress
+
+
+def _stale(checks: np.ndarray, patience: int) -> bool:
+    # Has no seed improved in the last checks?
+    if len(checks) <= patience:
+        return False
+    return bool(np.all(checks[-patience:, 1:].max(0) <= checks[:-patience, 1:].max(0)))
+
+
+def sentence(run: Run, progress: Progress) -> str:
+    """What happened, and what to do next."""
+    folder, epochs = Path(run.path), len(progress.history)
+    where = f"{run.row.name} at epoch {epochs} after {progress.seconds:.0f} s, in '{folder}'"
+    if progress.ending == "diverged":
+        return (
+            f"{where}: the bound or its gradient was not finite for {loop.LONGEST_STREAK} steps in a row; the last "
+            "good parameters are kept there, go on from them with --resume --rate and a smaller learning rate."
+        )
+    if progress.ending == "interrupted":
+        return f"{where}: interrupted; the same command with --resume goes on bit for bit."
+    value = ", ".join(f"{-b:.2f}" for b in progress.best_bound)
+    why = "validation has stopped improving" if progress.ending == "converged" else "all epochs are done"
+    return f"{where}: {why}; validation bound {value} nats per image. Next: vgp evaluate {folder}"

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import jax.random as jr
-from rich.console import Console
 
 from .. import loop
 from ..data import load
@@ -92,7 +91,7 @@ def run_evaluate(path: Path, *, results: Path, samples: int, inner: int, images:
             records.write(record, results)
         made.append(record)
         if not as_json:
-            Console().print(_told(record), highlight=False)
+            print(_told(record))
     if as_json:
         print(json.dumps(made, indent=1))
 

@@ -84,11 +84,15 @@ class Row:
         return {**dataclasses.asdict(self), "latents": self.latents, "hidden": self.hidden}
 
 
+# Found by sweeps of 100 epochs on fixed-binarized MNIST: 16 latent inputs are better than 32 or 50, rank 64 than 32,
+# K = 8 from the start than later, and the sampled divergence than the split one (by 1.2 nats).
 _vgp: dict[str, Any] = {
     "family": "vgp",
-    "inner": ((0.0, 0), (0.25, 8)),
+    "latent_dim": 16,
+    "rank": 64,
+    "inner": ((0.0, 8),),
+    "split": False,
     "gradient": "DoublyReparameterised",
-    "rank": 32,
 }
 _rows = [
     Row("dlgm1-vae", "vae", gradient="StickingTheLanding"),
@@ -98,9 +102,11 @@ _rows = [
     Row("dlgm2-iwae50", "vae", layers=2, outer=50, gradient="DoublyReparameterised"),
     Row("dlgm1-nf80", "planar", length=80),
     Row("dlgm1-hvi8", "hvi", length=8),
-    Row("dlgm1-hvm", "hvm", inner=_vgp["inner"], gradient="DoublyReparameterised"),
+    Row("dlgm1-hvm", "hvm", inner=_vgp["inner"], split=False, gradient="DoublyReparameterised"),
     Row("dlgm1-vgp", **_vgp),
     Row("dlgm2-vgp", layers=2, **_vgp),
+    Row("dlgm1-vgp-iw5", outer=5, **_vgp),
+    Row("dlgm2-vgp-joint", layers=2, joint=True, **_vgp),
     Row(
         "dlgm1-vgp-paper",
         "vgp-paper",

@@ -22,7 +22,7 @@ from vgp.data import Bits
 from vgp.experiments import rows, step
 
 TURN = 250  # steps, an epoch of 50,000 at batch 200
-BASE = rows.find("dlgm1-vgp")
+BASE = dataclasses.replace(rows.find("dlgm1-vgp"), latent_dim=None, rank=32)  # c = d
 
 
 def variants() -> dict[str, tuple[rows.Row, int, int]]:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/benchmarks.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/deep_models.md")
 
 
 def record(name: str):
@@ -116,7 +116,28 @@ def _short(number: float) -> str:
     return f"{number:.2f}" if number < 100 else f"{number:.0e}"
 
 
-TABLES = {"posteriordb": posteriordb, "demo": demo, "shapes": shapes, "race": race, "step": step}
+def mnist() -> str:
+    """Table 1 of the paper, with our records."""
+    from vgp.experiments.table import markdown
+
+    return markdown("mnist", ROOT / "results")
+
+
+def dlgm() -> str:
+    """The cost of a training step of each row, beside the VAE's."""
+    rows = record("dlgm")["figures"]
+
+    def least(row):
+        floor = row.get("floor")
+        return f"{floor['gigaflops']:.1f} GFLOP, {floor['megabytes']:.0f} MB" if floor else "—"
+
+    return table(
+        ["step", "ms", "VAE steps", "parameters", "operations and bytes it cannot do without"],
+        [[r["name"], f"{r['ms']:.3f}", f"{r['ratio']:.1f}", r["parameters"], least(r)] for r in rows],
+    )
+
+
+TABLES = {"mnist": mnist, "dlgm": dlgm, "posteriordb": posteriordb, "demo": demo, "shapes": shapes, "race": race, "step": step}
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .divergence import gaussian_kl, gaussian_prior
+from .divergence import gaussian_kl
 from .families.base import (
     AbstractExact,
     AbstractFamily,
@@ -238,14 +238,15 @@ class Analytic(AbstractBound):
 
     def __call__(self, target, family, key, n, gradient=Pathwise()):
         _refuse(gradient, "Analytic")
-        if gaussian_prior(target.prior) is None:
+        target, family = whitened(target, family)
+        z, conditional, penalty = _mapped(family, key, n, "Analytic")
+        divergence = target.divergence(conditional, z)
+        if divergence is None:
             raise TypeError(
                 "Analytic needs a target with a Normal prior, for KL(q(z|f) ‖ p(z)) in closed form; "
                 "pass vgp.target(..., prior=numpyro.distributions.Normal(0, 1)) or use vgp.bounds.General()."
             )
-        target, family = whitened(target, family)
-        z, conditional, penalty = _mapped(family, key, n, "Analytic")
-        return target.log_likelihoods(z) - gaussian_kl(conditional, target.prior) - penalty
+        return target.log_likelihoods(z) - divergence - penalty
 
 
 def _mapped(family, key, n, name):

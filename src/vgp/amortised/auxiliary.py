@@ -8,7 +8,7 @@ import jax.random as jr
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..auxiliary import AbstractAuxiliary
+from ..auxiliary import AbstractAuxiliary, affine_posterior
 from ..families.process import fold, unfold
 from .networks import Dense
 
@@ -51,8 +51,18 @@ class Informed(eqx.Module):
         self.last = Dense(width, outputs, zero=True, key=keys[3])
         self.factorised, self.projects = factorised, rank > 0
 
+    def started(self, linear: Float[Array, "d c"], noise: Float[Array, " d"]) -> "Informed":
+        """The same model, beginning at the posterior of e = linear ξ + noise ε."""
+        slope, covariance = affine_posterior(linear, noise)
+        d, c = linear.shape
+        new = (
+            self.slope.weight.at[:d].set(slope.T),
+            self.last.bias.at[c : 2 * c].set(0.5 * jnp.log(jnp.diagonal(covariance))),
+        )
+        return eqx.tree_at(lambda r: (r.slope.weight, r.last.bias), self, new)
+
     def at(self, features: Float[Array, "b h"], outputs: Float[Array, "b r d"] | None = None) -> "InformedAt":
-        """The model at given data; `outputs` where it has a rank."""
+        """The model at given data; `outputs` G(x) where it has a rank."""
         return InformedAt(self, self.from_x(features), outputs)
 
 

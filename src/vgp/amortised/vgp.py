@@ -3,6 +3,7 @@
 from typing import Literal
 
 import equinox as eqx
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -42,6 +43,8 @@ class AmortisedVGP(AbstractEncoder):
     log_scale: Dense
     outputs: Dense
     basis: Float[Array, "m r"] | None
+    linear: Float[Array, "p c"] | None
+    tilted: Dense | None  # what the network adds to the linear part, where it does
     inputs: Float[Array, "m c"]
     moved: Dense | None  # what the network adds to the inputs, where it does
     kernel: AbstractKernel
@@ -64,6 +67,8 @@ class AmortisedVGP(AbstractEncoder):
         factorised: bool = False,
         start: float = 0.0,
         project: bool = True,
+        mean: Literal["network", "affine", "zero"] = "affine",
+        noise: float = 0.5,
         key: PRNGKeyArray,
     ):
         c, m = dim if latent_dim is None else latent_dim, num_data
@@ -75,7 +80,7 @@ class AmortisedVGP(AbstractEncoder):
         self.dim, self.latent_dim = dim, c
         self.trunk = Trunk(sizes, key=keys[0])
         width = self.trunk.width
-        self.meanfield = Normal(dim, scale)
+        self.meanfield = Normal(dim, scale, initial=1.0 if mean == "zero" else noise)
         p = self.meanfield.blocks * dim
         self.loc, self.log_scale = Dense(width, dim, key=keys[1]), Dense(width, dim, zero=True, key=keys[2])
         outputs = Dense(width, (rank or m) * p, key=keys[3])
@@ -85,9 +90,18 @@ class AmortisedVGP(AbstractEncoder):
         self.moved = Dense(width, m * c, zero=True, key=keys[6]) if inputs == "network" else None
         each = np.full(c, 1.0 / c)
         self.kernel = ARD(0.05, each) + Linear(0.05, each) if kernel is None else kernel
-        seen = (rank or m) if project else 0
+        self.tilted = Dense(width, dim * c, zero=True, key=key) if mean == "network" else None
+        seen = ((rank or m) + (c if mean == "network" else 0)) if project else 0
         self.auxiliary = Informed(width, dim, c, auxiliary_width, rank=seen, factorised=factorised, key=keys[7])
-        self.conditioner = None
+        self.conditioner = self.linear = None
+        if mean != "zero":
+            # A latent input to each variable, as far as they go, and a variance of one in all.
+            driven = np.arange(p) < min(dim, c)
+            self.linear = jnp.asarray(np.eye(p, c) * np.where(driven, np.sqrt(1 - noise**2), 0.0)[:, None], float)
+            left = jnp.asarray(np.where(driven[:dim], noise, 1.0), float)
+            self.meanfield = eqx.tree_at(lambda q: q.log_scale, self.meanfield, jnp.log(left))
+            total = jnp.sqrt(left**2 + self.kernel.variance)
+            self.auxiliary = self.auxiliary.started(self.linear[:dim], total)
 
     def prepared(self) -> "AmortisedVGP":
         """With the factor of the shared inputs: one per step, however many x it is used at."""
@@ -99,8 +113,13 @@ class AmortisedVGP(AbstractEncoder):
     def at(self, x, model=None):
         h = self.trunk(x)
         outputs = self.outputs(h).reshape(x.shape[0], -1, self.meanfield.blocks * self.dim)
-        auxiliary = self.auxiliary.at(h, outputs[..., : self.dim] if self.auxiliary.projects else None)
-        local = Local(outputs, None, self.loc(h), positive(self.log_scale(h)), self.basis)
+        seen, linear = [outputs[..., : self.dim]], self.linear
+        if self.tilted is not None and linear is not None:
+            tilts = self.tilted(h).reshape(x.shape[0], self.dim, self.latent_dim)
+            seen.append(tilts.swapaxes(1, 2))
+            linear = linear + jnp.pad(tilts, ((0, 0), (0, len(linear) - self.dim), (0, 0)))
+        auxiliary = self.auxiliary.at(h, jnp.concatenate(seen, axis=1) if self.auxiliary.projects else None)
+        local = Local(outputs, linear, self.loc(h), positive(self.log_scale(h)), self.basis)
         if self.moved is None:
             conditioner = self.prepared().conditioner
         else:

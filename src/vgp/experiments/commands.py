@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import jax.random as jr
+import numpy as np
 
 from .. import loop
-from ..data import load
+from ..data import Images, load
 from . import pictures, records
 from .folder import Run, is_run, open_run
-from .rows import find
+from .rows import ARCHITECTURES, Row, find
 from .train import PATIENCE, sentence, train
 
 
@@ -31,16 +32,13 @@ def run_train(
 ) -> int:
     """Trains a row; the exit code."""
     row = find(name)
-    for key in ("epochs", "batch", "seeds"):
-        value = seeds if key == "seeds" else changes.get(key)
-        if value is not None and value < 1:
-            raise ValueError(f"--{key} must be 1 or more, got {value}.")
     changes = {key: value for key, value in changes.items() if value is not None}
+    _possible(row, {**changes, "seeds": seeds})
     images = load(data, protocol)
     path = out or Path("runs") / f"{name}-{images.name}-{images.protocol}"
     if is_run(path) and not fresh:
         run = open_run(path)
-        _same(run, name, images, changes, path)
+        _same(run, name, images, changes, seed, seeds)
         if not resume:
             raise ValueError(
                 f"'{path}' already holds a run of {run.row.name}; pass --resume to go on with it, --fresh to start "
@@ -48,11 +46,20 @@ def run_train(
             )
         standing, together = run.load()
         done, epochs = len(standing.history), changes.get("epochs", run.row.epochs)
+        if epochs < done:
+            raise ValueError(
+                f"'{path}' is already at epoch {done}, got --epochs {epochs}; pass {done} or more, or --fresh to start "
+                "anew."
+            )
+        stopped = standing.ending == "converged"
+        if stopped and early and "epochs" not in changes:
+            print(sentence(run, standing))
+            return 0
         if "rate" in changes:
             run.row = dataclasses.replace(run.row, rate=changes["rate"])
-        if epochs > run.row.epochs or (standing.ending in ("max_steps", "converged") and epochs > done):
+        if epochs != run.row.epochs or stopped:
             per_epoch = len(images.train) // run.row.batch
-            standing.state = loop.extend(standing.state, (epochs - done) * per_epoch)
+            standing.state, standing.since = loop.extend(standing.state, (epochs - done) * per_epoch), done
             run.row = dataclasses.replace(run.row, epochs=epochs)
     else:
         row = dataclasses.replace(row, **changes)
@@ -63,7 +70,25 @@ def run_train(
     return {"interrupted": 130, "diverged": 1}.get(standing.ending, 0)
 
 
-def _same(run: Run, name: str, images, changes: dict[str, Any], path: Path) -> None:
+def _possible(row: Row, changes: dict[str, Any]) -> None:
+    _least(1, **{f"--{key}": changes.get(key) for key in ("epochs", "batch", "seeds")})
+    _least(0, **{"--warmup": changes.get("warmup")})
+    rate, architecture = changes.get("rate", row.rate), changes.get("architecture", row.architecture)
+    if not 0 < rate < np.inf:
+        raise ValueError(f"--rate must be a positive number, got {rate}.")
+    if (architecture, row.layers) not in ARCHITECTURES:
+        names = " or ".join(name for name, layers in ARCHITECTURES if layers == row.layers)
+        raise ValueError(f"--architecture must be {names}, got '{architecture}'.")
+
+
+def _least(least: int, **options: int | None) -> None:
+    for name, value in options.items():
+        if value is not None and value < least:
+            raise ValueError(f"{name} must be {least} or more, got {value}.")
+
+
+def _same(run: Run, name: str, images: Images, changes: dict[str, Any], seed: int, seeds: int) -> None:
+    path = run.path
     if run.row.name != name:
         raise ValueError(
             f"'{path}' is the folder of a run of {run.row.name}, not of {name}; pass --out for a folder of its own."
@@ -73,14 +98,24 @@ def _same(run: Run, name: str, images, changes: dict[str, Any], path: Path) -> N
             f"'{path}' is a run on {run.images.name}, {run.images.protocol}, not on {images.name}, {images.protocol}; "
             "pass --out for a folder of its own."
         )
-    if "batch" in changes and changes["batch"] != run.row.batch:
+    if run.images.origin != images.origin:
         raise ValueError(
-            f"'{path}' was trained with --batch {run.row.batch}, got {changes['batch']}; it cannot change."
+            f"'{path}' is a run on {run.images.origin}, not on {images.origin}; pass --out for a folder of its own."
         )
+    # A seed, or a number of them, that was left out comes as 0 or 1.
+    asked = {**changes, "seed": seed or run.seed, "seeds": run.seeds if seeds == 1 else seeds}
+    for key in ("batch", "warmup", "architecture", "seed", "seeds"):
+        had = getattr(run if key.startswith("seed") else run.row, key)
+        if asked.get(key, had) != had:
+            raise ValueError(
+                f"'{path}' was trained with --{key} {had}, got {asked[key]}; it cannot change, pass --out for a folder "
+                "of its own."
+            )
 
 
 def run_evaluate(path: Path, *, results: Path, samples: int, inner: int, images: int | None, as_json: bool) -> None:
     """Measures every seed of a run and writes the records."""
+    _least(1, **{"--samples": samples, "--inner": inner, "--images": images})
     run = open_run(path)
     progress, together = run.load()
     made = []
@@ -113,6 +148,9 @@ def _told(record: dict[str, Any]) -> str:
 
 def run_sample(path: Path, *, out: Path | None, n: int, seed: int) -> None:
     """Draws images."""
+    _least(1, **{"-n": n})
+    if out is not None and out.suffix != ".png":
+        raise ValueError(f"The picture must be a .png file, got '{out}'.")
     run = open_run(path)
     progress, together = run.load()
     learner = together(progress.best[0])

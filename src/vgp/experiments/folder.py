@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from .. import loop
 from ..checkpoint import flatten, read, restore, write
 from ..data import Images, load
+from ..data.images import READERS
 from . import rows
 from .step import Parameters, optimizer_of, taken_apart
 
@@ -29,6 +31,7 @@ class Progress:
     checks: np.ndarray  # (checks, 1 + seeds): epoch, and the validation bound of each seed
     seconds: float = 0.0
     ending: str = "interrupted"
+    since: int = 0  # the epoch at which this schedule began: patience counts from there
 
 
 @dataclasses.dataclass
@@ -49,6 +52,7 @@ class Run:
             "settings": dataclasses.asdict(self.row),
             "data": self.source,
             "protocol": self.images.protocol,
+            "origin": self.images.origin,
             "seed": self.seed,
             "seeds": self.seeds,
         }
@@ -69,15 +73,17 @@ class Run:
 
     def save(self, progress: Progress) -> None:
         """Writes run.json and state.vgp, or leaves the ones that are there."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        (self.path / DESCRIPTION).write_text(json.dumps(self.describe(), indent=1) + "\n")
         arrays = flatten(progress.state, "state") | {
             "best": np.asarray(progress.best),
             "best_bound": progress.best_bound,
             "history": progress.history,
             "checks": progress.checks,
         }
-        write(self.path / STATE, arrays, {"seconds": progress.seconds, "ending": progress.ending})
+        meta = {"seconds": progress.seconds, "ending": progress.ending, "since": progress.since}
+        write(self.path / STATE, arrays, meta)
+        beside = self.path / f".{DESCRIPTION}"
+        beside.write_text(json.dumps(self.describe(), indent=1) + "\n")
+        os.replace(beside, self.path / DESCRIPTION)
 
     def load(self) -> tuple[Progress, Parameters]:
         """Where the run in the folder stands."""
@@ -92,6 +98,7 @@ class Run:
                 arrays["checks"],
                 meta["seconds"],
                 meta["ending"],
+                meta.get("since", 0),
             ),
             together,
         )
@@ -108,10 +115,23 @@ def open_run(path: Path) -> Run:
         raise FileNotFoundError(
             f"There is no run in '{path}'; name a folder that `vgp train` wrote, with {DESCRIPTION}."
         )
-    told = json.loads((path / DESCRIPTION).read_text())
-    settings = {k: _tuples(v) for k, v in told["settings"].items()}
-    row = rows.Row(**settings)
-    return Run(path, row, load(told["data"], told["protocol"]), told["data"], told["seed"], told["seeds"])
+    try:
+        told = json.loads((path / DESCRIPTION).read_text())
+        row = rows.Row(**{k: _tuples(v) for k, v in told["settings"].items()})
+        source, protocol, seed, seeds = (told[name] for name in ("data", "protocol", "seed", "seeds"))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"'{path / DESCRIPTION}' is damaged or another version's ({type(error).__name__}: {error}); put back a "
+            "copy of it, or train anew with --fresh."
+        ) from error
+    images = load(source, protocol)
+    # What has a name is always the same images, whichever file they came from; an own file may have changed.
+    if source not in READERS and told.get("origin", images.origin) != images.origin:
+        raise ValueError(
+            f"'{source}' holds other images than those of the run in '{path}', which were {told['origin']}; "
+            "put them back, or train anew in another folder."
+        )
+    return Run(path, row, images, source, seed, seeds)
 
 
 def _tuples(value):

@@ -1,5 +1,6 @@
 """One JSON record per evaluated seed: what was measured, of which configuration, on what, by which commit."""
 
+import hashlib
 import json
 import os
 import platform
@@ -93,8 +94,9 @@ def _commit() -> str:
 
 
 def write(record: dict[str, Any], folder: Path) -> Path:
-    """Writes a record to FOLDER/train, by its row, data, protocol, epochs and seed."""
-    name = "{row}-{data}-{protocol}-{epochs}-{seed}.json".format(**record)
+    """Writes a record to FOLDER/train, by its row, data, protocol, epochs, seed and configuration."""
+    settings = hashlib.sha256(json.dumps(record["configuration"], sort_keys=True).encode()).hexdigest()[:6]
+    name = "{row}-{data}-{protocol}-{epochs}-{seed}-{settings}.json".format(**record, settings=settings)
     path = folder / "train" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")

@@ -44,6 +44,8 @@ class Row:
     rank: int | None = None
     inputs: str = "shared"
     scale: str = "gp"
+    mean: str = "affine"  # or "zero", the paper's
+    noise: float = 0.5  # the mean-field's first scale, under an affine mean function
     project: bool = True  # does r see the residual through the local outputs?
     start: float = 0.0  # of the network that gives the outputs, relative to its usual start
     length: int = 0  # of a flow, or leapfrog steps
@@ -95,8 +97,8 @@ _vgp: dict[str, Any] = {
     "gradient": "DoublyReparameterised",
 }
 _rows = [
-    Row("dlgm1-vae", "vae", gradient="StickingTheLanding"),
-    Row("dlgm2-vae", "vae", layers=2, gradient="StickingTheLanding"),
+    Row("dlgm1-vae", "vae"),
+    Row("dlgm2-vae", "vae", layers=2),
     Row("dlgm1-iwae5", "vae", outer=5, gradient="DoublyReparameterised"),
     Row("dlgm1-iwae50", "vae", outer=50, gradient="DoublyReparameterised"),
     Row("dlgm2-iwae50", "vae", layers=2, outer=50, gradient="DoublyReparameterised"),
@@ -113,6 +115,7 @@ _rows = [
         num_data=500,
         inputs="network",
         scale="learned",
+        mean="zero",
         bound="analytic",
         architecture="literal",
         optimizer="rmsprop",
@@ -176,6 +179,8 @@ def _encoder(row: Row, sizes: tuple[int, ...], dim: int, key: PRNGKeyArray) -> A
         factorised=paper,
         start=row.start,
         project=row.project and not paper,
+        mean=row.mean,
+        noise=row.noise,
         key=key,
     )
 

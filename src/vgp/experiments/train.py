@@ -70,8 +70,9 @@ def train(run: Run, progress: Progress, together: Parameters, *, show: bool = Tr
         better = found > progress.best_bound
         progress.best = jnp.where(jnp.asarray(better)[:, None], state.params, progress.best)
         progress.best_bound = np.where(better, found, progress.best_bound)
-        return patience is not None and _stale(progress.checks, patience)
+        return patience is not None and _stale(progress.checks[progress.checks[:, 0] > progress.since], patience)
 
+    progress.ending = "interrupted"  # for whoever reads a save from the middle
     run.save(progress)
     outcome, bound = None, row.make_bound(0)
     for stage in stages(row, end // per_epoch, per_epoch):
@@ -114,7 +115,8 @@ def _stale(checks: np.ndarray, patience: int) -> bool:
     # Has no seed improved in the last checks?
     if len(checks) <= patience:
         return False
-    return bool(np.all(checks[-patience:, 1:].max(0) <= checks[:-patience, 1:].max(0)))
+    bounds = np.where(np.isnan(checks), -np.inf, checks)[:, 1:]
+    return bool(np.all(bounds[-patience:].max(0) <= bounds[:-patience].max(0)))
 
 
 def sentence(run: Run, progress: Progress) -> str:

@@ -25,11 +25,12 @@ class Local(eqx.Module):
     """The local part of a VGP: z = loc + scale ⊙ (linear ξ + A(ξ) t + noise), t = L u.
 
     `outputs` are the whitened outputs u, (m, p), or (b, m, p) for b datapoints; with a `basis` U of shape (m, R) they
-    are (b, R, p) and u = U G. `loc` and `scale` are (d,) or (b, d); no scale is a scale of one.
+    are (b, R, p) and u = U G. `linear` is (p, c) or (b, p, c), `loc` and `scale` are (d,) or (b, d); no scale is one
+    of ones.
     """
 
     outputs: Float[Array, "*a r p"]
-    linear: Float[Array, "p c"] | None
+    linear: Float[Array, "*e p c"] | None
     loc: Float[Array, "*b d"]
     scale: Float[Array, "*b d"] | None = None
     basis: Float[Array, "m r"] | None = None
@@ -45,7 +46,11 @@ class Local(eqx.Module):
             weights = weights @ self.basis
         shared = self.outputs.ndim == 2
         mean = weights @ self.outputs if shared else jnp.einsum("...nm,nmp->...np", weights, self.outputs)
-        return mean if self.linear is None else mean + xi @ self.linear.T
+        if self.linear is None:
+            return mean
+        if self.linear.ndim == 2:
+            return mean + xi @ self.linear.T
+        return mean + jnp.einsum("...nc,npc->...np", xi, self.linear)
 
 
 def fold(rows: Float[Array, "*k n q"], datapoints: int | None) -> Float[Array, "..."]:

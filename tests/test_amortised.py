@@ -118,18 +118,24 @@ def by_hand(encoder, i):
     inputs = np.asarray(encoder.inputs)
     if encoder.moved is not None:
         inputs = inputs + dense(encoder.moved, h).reshape(inputs.shape)
+    linear = encoder.linear
+    if encoder.tilted is not None:
+        tilts = dense(encoder.tilted, h).reshape(encoder.dim, encoder.latent_dim)
+        linear = linear.at[: encoder.dim].add(tilts)
     family = vgp.VGP(
         encoder.dim,
         inputs.shape[0],
         encoder.latent_dim,
         inputs=jnp.asarray(inputs),
         kernel=encoder.kernel,
-        mean="zero",
+        mean="zero" if linear is None else "affine",
         meanfield=encoder.meanfield,
         loc=jnp.asarray(dense(encoder.loc, h)),
         scale=jnp.asarray(np.exp(-8) + np.exp(dense(encoder.log_scale, h)), jnp.float32),
         key=jr.key(0),
     )
+    if linear is not None:
+        family = eqx.tree_at(lambda f: f.linear, family, linear)
     return eqx.tree_at(lambda f: f.whitened, family, jnp.asarray(outputs)), h
 
 
@@ -157,19 +163,24 @@ def of_encoder(encoder, z, xi, f):
     return given
 
 
+slow = pytest.mark.slow
 VARIANTS = {
     "general": {},
     "learned scale": {"scale": "learned"},
     "rank": {"rank": 2},
     "inputs from the network": {"inputs": "network"},
     "rank and inputs": {"rank": 3, "inputs": "network"},
+    "affine": {"mean": "affine"},
+    "linear part from the network": {"rank": 2, "mean": "network"},
 }
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(n, marks=pytest.mark.slow if n in ("learned scale", "rank", "inputs from the network") else ())
+        pytest.param(
+            n, marks=pytest.mark.slow if n in ("learned scale", "rank", "inputs from the network", "affine") else ()
+        )
         for n in VARIANTS
     ],
 )
@@ -207,9 +218,10 @@ def test_scale_by_the_process():
     assert float(q.scale[0, 0]) == pytest.approx(scale * spread, rel=1e-3)
 
 
-def test_auxiliary_sees_data_and_residual():
+@pytest.mark.parametrize("mean", [pytest.param("zero", marks=pytest.mark.slow), "network"])
+def test_auxiliary_sees_data_and_residual(mean):
     # r(ξ | x, z) and r(f | x, ξ, z), written out for every row.
-    encoder = amortised(2, 3, factorised=True)
+    encoder = amortised(2, 3, factorised=True, mean=mean)
     rng = np.random.default_rng(0)
     z, xi, f = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((2 * B, 2), (2, 2 * B, 3), (2, 2 * B, 2)))
 
@@ -221,8 +233,12 @@ def test_auxiliary_sees_data_and_residual():
     for i in range(2 * B):
         family, h = by_hand(encoder, i % B)
         e = (np.asarray(z[i]) - np.asarray(family.place.loc)) / np.asarray(family.place.factor)
-        out = dense(r.last, np.tanh(dense(r.second, np.tanh(dense(r.from_g, e) + dense(r.from_x, h)))))
-        loc, scale = dense(r.slope, e) + out[:c], np.exp(out[c : 2 * c])
+        g = [e, dense(encoder.outputs, h).reshape(4, -1)[:, :2] @ e]
+        if mean == "network":
+            g.append(dense(encoder.tilted, h).reshape(2, 3).T @ e)
+        g = np.concatenate(g)
+        out = dense(r.last, np.tanh(dense(r.second, np.tanh(dense(r.from_g, g) + dense(r.from_x, h)))))
+        loc, scale = dense(r.slope, g) + out[:c], np.exp(out[c : 2 * c])
         of_xi = norm.logpdf(xi[:, i], loc, scale).sum(-1)
         of_f = norm.logpdf(f[:, i], out[2 * c : 2 * c + 2], np.exp(out[2 * c + 2 :])).sum(-1)
         expected[0].append(of_xi)
@@ -472,7 +488,7 @@ def test_sticking_the_landing_needs_one_outer_draw(key):
 
 def test_a_chain_is_of_hierarchical_families(key):
     mixed = Chain(PlanarEncoder((PIXELS, 5), 2, 2, key=key), amortised(inputs=2))
-    with pytest.raises(TypeError, match="A Chain is of hierarchical families, got Planar"):
+    with pytest.raises(TypeError, match="A Chain is of families .* got Planar"):
         once(mixed.at)(X)
 
 

@@ -212,7 +212,7 @@ def run(
                     end = at("tail_from") + at("tail_steps")
             if between and between(state, values[-1]):
                 ending, stopped = "converged", True
-            if interrupted.is_set() and done < last and not stopped:
+            if interrupted.is_set() and done < end and not stopped:
                 ending = "interrupted"
                 break
             if save and time.monotonic() - saved > save_every:

@@ -32,8 +32,11 @@ class AmortisedVGP(AbstractEncoder):
     **Other arguments:** `rank`, R: the whitened outputs are then U G(x) with a learned basis U of m by R, and the
     network gives R numbers per variable instead of m; `inputs`, "shared", one set learned for all data and one
     Cholesky factor per step, or "network", a set per datapoint as in the paper's text; `kernel`, by default ARD and a
-    linear one, of small variance; `scale`, "gp" where the process's mean also drives the mean-field's scale, or
-    "learned"; `auxiliary_width`; `factorised`, the paper's r(f | x, ξ, z).
+    linear one, of small variance; `mean`, the mean function: "zero" (the paper's), "affine", B ξ with one B for all
+    data, or "network", B(x) ξ; `noise`, the mean-field's scale at the start where there is a B; `scale`, "gp" where the
+    process's mean also drives the mean-field's scale, or "learned"; `auxiliary_width`; `project`, whether r sees the
+    residual through the local outputs; `factorised`, the paper's r(f | x, ξ, z); `start`, the scale of the outputs at
+    the start, relative to a layer's usual one.
     """
 
     dim: int = eqx.field(static=True)
@@ -67,7 +70,7 @@ class AmortisedVGP(AbstractEncoder):
         factorised: bool = False,
         start: float = 0.0,
         project: bool = True,
-        mean: Literal["network", "affine", "zero"] = "affine",
+        mean: Literal["zero", "affine", "network"] = "zero",
         noise: float = 0.5,
         key: PRNGKeyArray,
     ):
@@ -76,6 +79,8 @@ class AmortisedVGP(AbstractEncoder):
             raise ValueError(f"rank must be between 1 and num_data = {m}, got {rank}; None is the general case.")
         if inputs not in ("shared", "network"):
             raise ValueError(f"inputs must be 'shared' or 'network', got {inputs!r}.")
+        if mean not in ("zero", "affine", "network"):
+            raise ValueError(f"The mean function is 'zero', 'affine' or 'network', got {mean!r}.")
         keys = jr.split(key, 8)
         self.dim, self.latent_dim = dim, c
         self.trunk = Trunk(sizes, key=keys[0])

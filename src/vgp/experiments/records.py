@@ -94,10 +94,18 @@ def _commit() -> str:
 
 
 def write(record: dict[str, Any], folder: Path) -> Path:
-    """Writes a record to FOLDER/train, by its row, data, protocol, epochs, seed and configuration."""
-    settings = hashlib.sha256(json.dumps(record["configuration"], sort_keys=True).encode()).hexdigest()[:6]
-    name = "{row}-{data}-{protocol}-{epochs}-{seed}-{settings}.json".format(**record, settings=settings)
-    path = folder / "train" / name
+    """Writes a record to FOLDER/train, by its row, data, protocol, epochs and seed; not over one of other settings."""
+    name = "{row}-{data}-{protocol}-{epochs}-{seed}.json".format(**record)
+    path, settings = folder / "train" / name, json.dumps(record["configuration"], sort_keys=True)
+    if path.exists() and _settings(path) != settings:
+        path = path.with_stem(f"{path.stem}-{hashlib.sha256(settings.encode()).hexdigest()[:6]}")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n")
     return path
+
+
+def _settings(path: Path) -> str | None:
+    try:
+        return json.dumps(json.loads(path.read_text())["configuration"], sort_keys=True)
+    except (ValueError, KeyError, TypeError):
+        return None

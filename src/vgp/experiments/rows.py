@@ -44,7 +44,7 @@ class Row:
     rank: int | None = None
     inputs: str = "shared"
     scale: str = "gp"
-    mean: str = "affine"  # or "zero", the paper's
+    mean: str = "zero"  # the paper's mean function; or "affine", or "network"
     noise: float = 0.5  # the mean-field's first scale, under an affine mean function
     project: bool = True  # does r see the residual through the local outputs?
     start: float = 0.0  # of the network that gives the outputs, relative to its usual start
@@ -115,7 +115,6 @@ _rows = [
         num_data=500,
         inputs="network",
         scale="learned",
-        mean="zero",
         bound="analytic",
         architecture="literal",
         optimizer="rmsprop",

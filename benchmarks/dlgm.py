@@ -22,7 +22,7 @@ from vgp.data import Bits
 from vgp.experiments import rows, step
 
 TURN = 250  # steps, an epoch of 50,000 at batch 200
-BASE = dataclasses.replace(rows.find("dlgm1-vgp"), latent_dim=None, rank=32)  # c = d
+BASE = dataclasses.replace(rows.find("dlgm1-vgp-shared"), latent_dim=None, rank=32)  # c = d
 
 
 def variants() -> dict[str, tuple[rows.Row, int, int]]:
@@ -37,10 +37,12 @@ def variants() -> dict[str, tuple[rows.Row, int, int]]:
         "hvm, K = 0": (rows.find("dlgm1-hvm"), 0, 1),
         "hvm, K = 8": (rows.find("dlgm1-hvm"), 8, 1),
         "vgp m = 500, K = 0": (full, 0, 1),
+        "vgp m = 500, learned scale, K = 0": (dataclasses.replace(full, scale="learned"), 0, 1),
         "vgp m = 500, K = 8": (full, 8, 1),
         "vgp m = 100 rank 32, K = 0": (BASE, 0, 1),
         "vgp m = 100 rank 32, K = 8": (BASE, 8, 1),
         "vgp m = 100 rank 32, K = 8, 3 seeds": (BASE, 8, 3),
+        "dlgm1-vgp, K = 8": (rows.find("dlgm1-vgp"), 8, 1),
         "vae, two layers": (rows.find("dlgm2-vae"), 0, 1),
         "vgp, two layers, K = 8": (rows.find("dlgm2-vgp"), 8, 1),
     }
@@ -84,7 +86,7 @@ def measure(compiled, constant, state, rounds: int = 3) -> float:
 def floor(row: rows.Row, inner: int) -> dict[str, float]:
     """Operations and bytes that a VGP step cannot do without."""
     m, d, c, b = row.num_data, row.latents[0], row.latent_dim or row.latents[0], row.batch
-    p, r, h, k = 2 * d, row.rank or row.num_data, row.hidden[0][-1], inner + 1
+    p, r, h, k = (2 if row.scale == "gp" else 1) * d, row.rank or row.num_data, row.hidden[0][-1], inner + 1
     forward = 2 * b * (784 * 200 + 200 * 200) * 2 + 2 * b * 200 * d * 4  # the two networks
     forward += 2 * b * h * r * p + 2 * k * b * (m * c + m * m + (m * r if row.rank else 0) + r * p)
     factor = 2 * m**3  # factor, inverse and the products of its gradient
@@ -93,11 +95,29 @@ def floor(row: rows.Row, inner: int) -> dict[str, float]:
     return {"gigaflops": (3 * forward + factor) / 1e9, "megabytes": moved / 1e6}
 
 
+def ceilings() -> dict[str, float]:
+    """What the card does in this run: terabytes a second of a large copy, teraflops of a large float32 product."""
+    size = 8192
+    x = jr.normal(jr.key(0), (size, size))
+    copy, product = jax.jit(lambda x: x + 1.0), jax.jit(lambda x: x @ x)
+    seconds = {}
+    for name, run in (("copy", copy), ("product", product)):
+        jax.block_until_ready(run(x))
+        started = time.perf_counter()
+        for _ in range(10):
+            out = run(x)
+        jax.block_until_ready(out)
+        seconds[name] = (time.perf_counter() - started) / 10
+    return {"terabytes": 8 * size**2 / seconds["copy"] / 1e12, "teraflops": 2 * size**3 / seconds["product"] / 1e12}
+
+
 def main() -> None:
     quick = "--quick" in sys.argv
     turn, count = (3, 1000) if quick else (TURN, 50_000)
     pixels = Bits.pack(jr.uniform(jr.key(0), (count, 784)) < 0.13)
     jobs = variants()
+    rates = {"terabytes": 1.0, "teraflops": 1.0} if quick else ceilings()
+    print(rates, flush=True)
     with ThreadPoolExecutor(2 if quick else 14) as pool:
         made = dict(zip(jobs, pool.map(lambda job: prepare(*job, pixels, turn), jobs.values()), strict=True))
     figures, again = [], {}
@@ -112,12 +132,14 @@ def main() -> None:
             "parameters": size,
             "seeds": seeds,
         }
-        if row.family == "vgp" and row.layers == 1:
-            entry["floor"] = floor(row, inner)
+        if row.family == "vgp" and row.layers == 1 and row.inputs == "shared":
+            least = floor(row, inner)
+            needs = least["gigaflops"] / rates["teraflops"], 1e-3 * least["megabytes"] / rates["terabytes"]
+            entry["floor"] = {**least, "ms": max(needs), "ratio": ms / max(needs)}
         figures.append(entry)
         print(f"{name:40s} {ms:8.4f} ms  {entry['ratio']:6.2f}  {size} {entry.get('floor', '')}", flush=True)
     if not quick:
-        record.write("dlgm", {"batch": BASE.batch, "turn": turn}, figures)
+        record.write("dlgm", {"batch": BASE.batch, "turn": turn, **rates}, figures)
 
 
 if __name__ == "__main__":

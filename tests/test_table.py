@@ -215,5 +215,5 @@ def test_architecture_of_the_rows():
     assert words["dlgm1-vae"] == "z 50, hidden 200-200"
     assert words["dlgm1-iwae50"] == "z 50, hidden 200-200, M 50"
     assert words["dlgm1-nf80"] == "z 50, hidden 200-200, length 80"
-    assert words["dlgm1-hvm"] == "z 50, hidden 200-200, K 8"
-    assert words["dlgm2-vgp"].endswith(", m 100, c 16, rank 64, K 8")
+    assert words["dlgm1-hvm"] == "z 50, hidden 200-200, c 32, K 8"
+    assert words["dlgm1-vgp-shared"].endswith(", m 100, c 16, rank 64, K 8")

@@ -206,6 +206,7 @@ def architecture(configuration: dict[str, Any]) -> str:
     words = [
         WORDS[key].format(_short(value)) for key, value in values.items() if value and (key, value) != ("outer", 1)
     ]
+    words += ["inputs per x"] if configuration.get("inputs") == "network" else []
     return ", ".join(words)
 
 

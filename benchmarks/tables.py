@@ -140,7 +140,21 @@ def dlgm() -> str:
     )
 
 
+def ablation() -> str:
+    """Families with the same networks on 14 × 14 MNIST: means over seeds, and the range of the bound."""
+    rows = record("ablation")["figures"]
+    out = []
+    for name in dict.fromkeys(row["family"] for row in rows):
+        mine = [row for row in rows if row["family"] == name]
+        bounds = [row["bound"] for row in mine]
+        mean = {key: statistics.fmean(row[key] for row in mine) for key in ("bound", "estimate", "train", "seconds")}
+        spread = f"{mean['bound']:.2f} ({min(bounds):.2f} to {max(bounds):.2f})"
+        out.append([name, spread, f"{mean['estimate']:.2f}", f"{mean['train']:.2f}", f"{mean['seconds']:.0f}"])
+    return table(["q(z \\| x)", "test bound (seeds)", "−log p, 500 samples", "training bound", "seconds"], out)
+
+
 TABLES = {
+    "ablation": ablation,
     "mnist": mnist,
     "dlgm": dlgm,
     "posteriordb": posteriordb,

@@ -1,0 +1,99 @@
+"""What the Gaussian process itself adds: families with the same networks on MNIST reduced to 14 × 14, on a CPU.
+
+    VGP_DATA=... python benchmarks/ablation.py [--quick]
+
+20 latent variables, networks of two layers of 100 tanh units, 20 epochs at batch 100, the training bound of each row.
+Expected: the VGP with inputs per datapoint ahead of the same network with a perceptron in place of the process, of a
+planar flow of 80 steps, and of the VGP with shared inputs; all ahead of the mean-field.
+"""
+
+import dataclasses
+import sys
+import time
+
+import jax
+import jax.random as jr
+import numpy as np
+import record
+
+from vgp import loop
+from vgp.data import Bits, Images, load
+from vgp.experiments import evaluate, rows
+from vgp.experiments.folder import Run
+from vgp.experiments.step import TrainStep, optimizer_of
+
+SIDE, SEEDS = 14, 3
+COMMON = {"architecture": "small", "batch": 100, "epochs": 20}
+VARIANTS = {
+    "mean-field": rows.find("dlgm1-vae"),
+    "perceptron": dataclasses.replace(rows.find("dlgm1-hvm"), latent_dim=20),
+    "planar flow, 80 steps": rows.find("dlgm1-nf80"),
+    "VGP, 32 inputs per datapoint": dataclasses.replace(rows.find("dlgm1-vgp"), latent_dim=20),
+    "VGP, 100 shared inputs": dataclasses.replace(rows.find("dlgm1-vgp-shared"), latent_dim=8),
+}
+
+
+def reduced() -> Images:
+    """Fixed-binarized MNIST with every square of four pixels one, by majority; two even ones are a coin's."""
+    whole = load("mnist", "fixed")
+
+    def shrink(bits: Bits, count: int) -> Bits:
+        rng = np.random.default_rng(0)
+        chosen = np.sort(rng.permutation(len(bits))[:count])
+        x = np.asarray(bits(chosen, jr.key(0))).reshape(-1, SIDE, 2, SIDE, 2).mean((2, 4))
+        return Bits.pack((x + 0.01 * (rng.random(x.shape) - 0.5) > 0.5).reshape(count, -1))
+
+    small = {"train": shrink(whole.train, len(whole.train)), "valid": shrink(whole.valid, 2000)}
+    return dataclasses.replace(whole, shape=(SIDE, SIDE), test=shrink(whole.test, 2000), **small)
+
+
+def one(name: str, row: rows.Row, images: Images, seed: int) -> dict[str, float | str | int]:
+    """Trains and measures one family."""
+    run = Run("", row, images, "mnist", seed, 1)
+    progress, together = run.start()
+    per_epoch = len(images.train) // row.batch
+    (stage,) = rows.stages(row, row.epochs, per_epoch)
+    step = TrainStep(
+        pixels=images.train,
+        together=together,
+        bound=row.make_bound(stage.inner),
+        gradient=row.make_gradient(),
+        optimizer=optimizer_of(row),
+        batch=row.batch,
+        warmup=0,
+        tail=True,
+    )
+    started = time.monotonic()
+    outcome = loop.run(step, progress.state, progress.history, rule=None, turn=per_epoch, progress=False)
+    seconds = time.monotonic() - started
+    learner = together(outcome.state.params[0])
+    inner = 32 if learner.encoder.latent_dim else 0
+    bound = evaluate.bound(learner, images.test, jr.key(1), draws=4, inner=inner)
+    estimate = evaluate.estimate(learner, images.test, jr.key(2), samples=500, inner=inner // 8)
+    return {
+        "family": name,
+        "seed": seed,
+        "bound": bound.upper.value,
+        "estimate": estimate.value,
+        "train": -float(outcome.history[-1, 0]),
+        "seconds": seconds,
+        "parameters": progress.best.shape[1],
+    }
+
+
+def main() -> None:
+    rows.ARCHITECTURES["small", 1] = ((20,), ((100, 100),))
+    images, quick = reduced(), "--quick" in sys.argv
+    figures = []
+    for seed in range(1 if quick else SEEDS):
+        for name, row in VARIANTS.items():
+            row = dataclasses.replace(row, **{**COMMON, **({"epochs": 1} if quick else {})})
+            figures.append(one(name, row, images, seed))
+            print({k: round(v, 3) if isinstance(v, float) else v for k, v in figures[-1].items()}, flush=True)
+            jax.clear_caches()
+            if not quick:
+                record.write("ablation", COMMON, figures)
+
+
+if __name__ == "__main__":
+    main()

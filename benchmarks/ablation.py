@@ -22,7 +22,7 @@ from vgp.experiments import evaluate, rows
 from vgp.experiments.folder import Run
 from vgp.experiments.step import TrainStep, optimizer_of
 
-SIDE, SEEDS = 14, 3
+SIDE, SEEDS = 14, 2
 COMMON = {"architecture": "small", "batch": 100, "epochs": 20}
 VARIANTS = {
     "mean-field": rows.find("dlgm1-vae"),

@@ -128,6 +128,7 @@ def test_the_loss_is_the_importance_bound():
     assert not np.any(found["auto_start"])
 
 
+@pytest.mark.slow
 def test_a_trained_guide_is_close_to_the_evidence():
     guide = AutoVGP(chain, num_data=8, inner=8)
     params = trained(chain, guide, 500)

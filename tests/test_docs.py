@@ -99,6 +99,7 @@ def test_pymc(run, quick):
     assert {"at_two", "noise"} < set(space["draws"])
 
 
+@pytest.mark.slow
 def test_diagnostics(run, quick, tmp_path):
     space = run("docs/diagnostics.md", 0, 1)
     assert space["draws"]["x"].shape == (4000,)

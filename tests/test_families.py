@@ -74,6 +74,7 @@ def test_the_noise_of_f_is_fresh():
     assert float(jnp.std(z)) == pytest.approx(1.0, abs=0.02)
 
 
+@pytest.mark.slow
 def test_point_mass_fits(key):
     target = vgp.target(lambda z: jax.scipy.stats.norm.logpdf(z[0], 1.0, 2.0), jnp.zeros(1))
     family = vgp.VGP(1, 8, meanfield=vgp.meanfield.Delta(), kernel=vgp.kernels.ARD(0.5, 1.0), key=key)

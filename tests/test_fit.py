@@ -42,6 +42,7 @@ def test_defaults_learn_the_banana(fitted):
     np.testing.assert_allclose(draws.std(0), [2.0, np.sqrt(3.0)], atol=0.25)
 
 
+@pytest.mark.slow
 def test_resampled_draws_follow_the_target(fitted):
     draws = np.asarray(fitted.sample(jr.key(1), 5000, resample=True))
     np.testing.assert_allclose(draws.mean(0), [0.0, 1.0], atol=0.15)

@@ -119,6 +119,7 @@ def test_agrees_with_quadrature(case, expected):
     assert (np.abs(mean - truth) < 5 * error + 2e-3 * scale).all(), dict(zip(NAMES, mean - truth, strict=False))
 
 
+@pytest.mark.slow
 def test_inner_and_outer_together(key):
     # Too many dimensions for a grid: the two estimators, one of them checked above, against each other.
     bound = Importance(inner=2, outer=3)
@@ -128,6 +129,7 @@ def test_inner_and_outer_together(key):
     assert (np.abs(pathwise - double) < 5 * error + 1e-3 * np.abs(pathwise).max()).all()
 
 
+@pytest.mark.slow
 def test_extended_latent(key):
     # With f kept in the latent, r(f | ξ, z) = q(f | ξ) carries parameters of q: they must not be left out.
     bound = Importance(inner=2, collapse=False)

@@ -92,6 +92,7 @@ def test_draws_of_a_mixture_come_from_each_member_by_its_weight(stack):
     assert (draws_of(swapped, jr.key(3), n)[:, 0] > 0).mean() == pytest.approx(0.9, abs=0.02)
 
 
+@pytest.mark.slow
 def test_the_sandwich_of_a_mixture_with_a_hierarchical_family_holds_its_elbo():
     warped = covering(random_vgp(1, 1, jr.key(3), noise=0.9)).placed(Place(jnp.array([1.0]), jnp.array([[0.7]])))
     plain = FullRank(1, key=jr.key(0))

@@ -400,7 +400,7 @@ def sandwich(encoder, key, n, inner):
 @pytest.mark.parametrize("name", [*(pytest.param(c, marks=pytest.mark.slow) for c in ("c = 1", "c = 2")), "chain"])
 def test_sandwich_holds_the_exact_density(name):
     encoder = {"c = 1": amortised, "c = 2": lambda: amortised(2, 2), "chain": chain}[name]()
-    n = 6000 if name == "c = 2" else 30_000
+    n = 12_000 if name == "c = 2" else 30_000
     exact, sides = sandwich(encoder, jr.key(0), n, 4)
     upper, lower, single = (np.asarray(side - exact, float) for side in sides)
     error = {side: v.std() / n**0.5 for side, v in (("upper", upper), ("lower", lower), ("single", single))}

@@ -20,8 +20,6 @@ with install_import_hook("vgp.data", "beartype.beartype"):
     from vgp.data.pixels import thresholds
     from vgp.data.splits import drawn_once, shuffled
 
-from vgp.cli import _cache_folder
-
 RNG = np.random.default_rng(0)
 REAL = Path(os.environ.get("VGP_DATA", "nowhere"))
 
@@ -228,9 +226,9 @@ def test_mnist_is_also_looked_for_in_the_cache(tmp_path, monkeypatch, published)
     assert data.load("mnist").protocol == "fixed"
     monkeypatch.delenv("VGP_DATA")
     assert len(data.load("mnist").train) == 5
-    assert mnist.folders() == [_cache_folder() / "data"]
+    assert mnist.folders() == [Path(os.environ["XDG_CACHE_HOME"]) / "vgp" / "data"]
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert mnist.folders() == [_cache_folder() / "data"]
+    assert mnist.folders() == [Path.home() / ".cache" / "vgp" / "data"]
 
 
 @pytest.mark.parametrize(("protocol", "source"), [("fixed", "www.cs.toronto.edu"), ("dynamic", "storage.googleapis")])

@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
+from .cache import cache_folder
+
 MODEL_FILE = "__vgp_model__"  # the user's file, as a module
 
 
@@ -58,13 +60,8 @@ def main(
     # Compiled steps are kept between runs of the command; a library must not decide that for its users. A folder
     # that the user has set for JAX stays.
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        jax.config.update("jax_compilation_cache_dir", str(_cache_folder() / "compiled"))
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "compiled"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-
-
-def _cache_folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "vgp"
 
 
 @app.command()

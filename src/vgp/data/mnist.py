@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
+from ..cache import cache_folder
 from . import npz
 from .splits import Splits
 
@@ -69,8 +70,7 @@ def read(protocol: str) -> Splits:
 
 def folders() -> list[Path]:
     """Where the files may be: the folder in VGP_DATA, and the one for this library's caches."""
-    named, root = os.environ.get("VGP_DATA"), os.environ.get("XDG_CACHE_HOME")
-    cache = (Path(root) if root else Path.home() / ".cache") / "vgp" / "data"
+    named, cache = os.environ.get("VGP_DATA"), cache_folder() / "data"
     return [Path(named).expanduser(), cache] if named else [cache]
 
 

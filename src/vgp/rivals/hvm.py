@@ -1,7 +1,7 @@
 """The hierarchical variational model: the amortised VGP with a multilayer perceptron in place of the process.
 
-Everything else is the VGP's: latent inputs, mean-field, auxiliary model, bounds. What the two differ by is the
-Gaussian process's own.
+The rest is the VGP's: latent inputs, mean-field, bounds, and an auxiliary network of (x, e). It has no local outputs
+G(x), so its r cannot see the residual through them; `AmortisedVGP(project=False)` has the same r.
 """
 
 from typing import Literal

@@ -13,7 +13,7 @@ from ..families.base import AbstractExact, Draw
 from ..families.process import fold, unfold
 from ..noise import standard_normal
 
-SMALL = 0.1  # the weights of the flow's head start this much smaller, so that it starts close to the identity
+SMALL = 0.1  # the weights of the flow's head start this much smaller, so that its steps hardly depend on x at first
 LEAST = 1e-6  # of 1 + wᵀû
 
 

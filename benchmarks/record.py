@@ -1,10 +1,9 @@
 """One JSON record per run of a benchmark, in `results/`: what was measured, on what, by which commit."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from vgp.experiments.records import setting
+from vgp.experiments.records import setting, text
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -14,6 +13,6 @@ def write(name: str, configuration: dict[str, Any], figures: Any, out: Path | No
     record = {"name": name, "configuration": configuration, "figures": figures, **setting()}
     path = (out or RESULTS) / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    path.write_text(text(record))
     print(f"written: {path.name}")
     return path

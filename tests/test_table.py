@@ -1,11 +1,14 @@
 """`vgp table`, on made-up records."""
 
+import importlib
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from vgp.cli import app
+from vgp.experiments import records
 from vgp.experiments.published import MNIST, SIGNS, SKETCH, SOURCES, TABLES
 from vgp.experiments.rows import ROWS
 from vgp.experiments.table import architecture, grouped, markdown, read
@@ -118,10 +121,28 @@ def test_figures_of_different_samples_are_not_averaged(write, tmp_path):
 
 def test_a_run_without_figures_is_never_best(write, tmp_path):
     write(bound=float("nan"), estimate=float("nan"), configuration={})
-    assert cells(tmp_path, "dlgm1-vae")[3].startswith("no figure")
+    assert cells(tmp_path, "dlgm1-vae")[3].startswith("≤ —<br>≈ —<br>400 epochs")
     write()
     assert cells(tmp_path, "dlgm1-vae")[3].startswith("≤ 94.00")
     assert json.loads(invoke(tmp_path, "mnist", "--json").stdout)[0]["estimate"] is None
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")])
+def test_a_figure_that_is_not_finite_is_written_as_null_and_shown_as_a_dash(tmp_path, odd):
+    figures = {"bound": odd, "bound_stderr": odd, "estimate_stderr": odd, "sandwich": [odd, 92.75]}
+    path = records.write(RECORD | figures, tmp_path)
+    kept = json.loads(path.read_text(), parse_constant=pytest.fail)
+    nulls = {"bound": None, "bound_stderr": None, "estimate_stderr": None, "sandwich": [None, 92.75]}
+    assert kept == RECORD | nulls
+    assert cells(tmp_path, "dlgm1-vae")[3].startswith("≤ —<br>≈ 89.00 ± —<br>z 50")
+    assert "[—, 92.75]" in invoke(tmp_path, "mnist", "--all").stdout
+    assert json.loads(invoke(tmp_path, "mnist", "--json").stdout, parse_constant=pytest.fail)[0]["bound"] is None
+
+
+def test_a_benchmark_writes_null_too(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
+    path = importlib.import_module("record").write("made-up", {}, [{"elbo": float("nan"), "steps": 3}], tmp_path)
+    assert json.loads(path.read_text(), parse_constant=pytest.fail)["figures"] == [{"elbo": None, "steps": 3}]
 
 
 def test_rows_that_the_paper_does_not_have_stand_below(write, tmp_path):
@@ -135,8 +156,9 @@ def test_rows_that_the_paper_does_not_have_stand_below(write, tmp_path):
 
 
 def test_sketch_has_a_row_per_number_of_epochs(write, tmp_path):
+    unmeasured = {"estimate": None, "estimate_samples": None}
     for epochs in (50, 200):
-        write(row="draw-sketch", data="sketch", epochs=epochs, bound=400.0 + epochs, estimate=None)
+        write(row="draw-sketch", data="sketch", epochs=epochs, bound=400.0 + epochs, **unmeasured)
     text = markdown("sketch", tmp_path)
     at = {line.split("<br>")[0]: line for line in text.splitlines()}
     assert "not yet run | not yet run" in at["| DRAW, 100 epochs"] and "≤ 526.8" in at["| DRAW, 100 epochs"]
@@ -148,9 +170,9 @@ def test_json_is_a_list_of_our_records(write, tmp_path):
     write()
     write(seed=1)
     write(data="digits")
-    records = json.loads(invoke(tmp_path, "mnist", "--json").stdout)
-    assert [record["seed"] for record in records] == [0, 1]
-    for record in records:
+    ours = json.loads(invoke(tmp_path, "mnist", "--json").stdout)
+    assert [record["seed"] for record in ours] == [0, 1]
+    for record in ours:
         assert set(record) == set(CONTRACT)
         assert record["configuration"] == RECORD["configuration"]
 

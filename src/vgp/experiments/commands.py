@@ -1,7 +1,6 @@
 """What `vgp train`, `vgp evaluate` and `vgp sample` do."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,11 @@ def run_train(
     _possible(row, {**changes, "seeds": seeds})
     images = load(data, protocol)
     path = out or Path("runs") / f"{name}-{images.name}-{images.protocol}"
+    if resume and not is_run(path):
+        raise ValueError(
+            f"There is no run in '{path}' to resume; leave --resume out to start one, or pass the folder of a run as "
+            "--out."
+        )
     if is_run(path) and not fresh:
         run = open_run(path)
         _same(run, name, images, changes, seed, seeds)
@@ -121,14 +125,14 @@ def run_evaluate(path: Path, *, results: Path, samples: int, inner: int, images:
     made = []
     for which in range(run.seeds):
         record = records.measure(run, progress, together, which, samples=samples, inner=inner, images=images)
-        (path / f"record-{record['seed']}.json").write_text(json.dumps(record, indent=1) + "\n")
+        (path / f"record-{record['seed']}.json").write_text(records.text(record))
         if record["test_images"] == len(run.images.test):
             records.write(record, results)
         made.append(record)
         if not as_json:
             print(_told(record))
     if as_json:
-        print(json.dumps(made, indent=1))
+        print(records.text(made), end="")
 
 
 def _told(record: dict[str, Any]) -> str:

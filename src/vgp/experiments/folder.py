@@ -41,9 +41,13 @@ class Run:
     path: Path
     row: rows.Row
     images: Images
-    source: str  # what `load` was called with
+    source: str  # what `load` was called with; the path of a file is absolute, so that it holds from anywhere
     seed: int
     seeds: int
+
+    def __post_init__(self):
+        if self.source not in READERS:
+            self.source = str(Path(self.source).expanduser().absolute())
 
     def describe(self) -> dict[str, Any]:
         """What is written to run.json."""
@@ -124,6 +128,11 @@ def open_run(path: Path) -> Run:
             f"'{path / DESCRIPTION}' is damaged or another version's ({type(error).__name__}: {error}); put back a "
             "copy of it, or train anew with --fresh."
         ) from error
+    if isinstance(source, str) and source not in READERS and not Path(source).expanduser().is_file():
+        raise FileNotFoundError(
+            f"The run in '{path}' was trained on '{source}', which is no file any more; put it back, or write where it "
+            f"is now as \"data\" in '{path / DESCRIPTION}'."
+        )
     images = load(source, protocol)
     # What has a name is always the same images, whichever file they came from; an own file may have changed.
     if source not in READERS and told.get("origin", images.origin) != images.origin:

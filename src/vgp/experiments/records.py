@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import platform
 import subprocess
@@ -100,8 +101,21 @@ def write(record: dict[str, Any], folder: Path) -> Path:
     if path.exists() and _settings(path) != settings:
         path = path.with_stem(f"{path.stem}-{hashlib.sha256(settings.encode()).hexdigest()[:6]}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    path.write_text(text(record))
     return path
+
+
+def text(record: Any) -> str:
+    """A record, or a list of them, as JSON: a figure that is not finite is null, since JSON has no NaN."""
+    return json.dumps(_plain(record), indent=1, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _settings(path: Path) -> str | None:

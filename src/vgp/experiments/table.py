@@ -72,14 +72,16 @@ class Group:
         return math.inf if score is None else score
 
     def figures(self) -> Cell:
-        """The bound and the estimate, each with what is unusual about it."""
+        """The bound and the estimate, each with what is unusual about it; a dash for one that is not finite."""
         first, out = self.records[0], []
         for key, usual in (("bound", 1), ("estimate", USUAL_SAMPLES)):
             value, error, samples = self.mean(key), self.mean(f"{key}_stderr"), first[f"{key}_samples"]
-            if value is not None:
-                many = "" if samples in (usual, None) else f", k={samples}"
-                out.append(f"{SIGNS[key]}{value:.2f}" + ("" if error is None else f" ± {error:.2f}") + many)
-        return out or ["no figure"]
+            if value is None and samples is None:  # never measured
+                continue
+            many = "" if samples in (usual, None) else f", k={samples}"
+            spread = "" if value is None else f" ± {_shown(error)}"
+            out.append(SIGNS[key] + _shown(value) + spread + many)
+        return out
 
 
 def show(name: str, results: Path, *, as_json: bool = False, as_markdown: bool = False, every: bool = False) -> None:
@@ -227,14 +229,14 @@ def every_record(published: Published, records: Sequence[Record]) -> Grid:
         effort = [f"{record['epochs']} epochs", f"{record['seconds']:.0f} s", record["hardware"]]
         figures = Group([record]).figures()
         if record["sandwich"]:
-            figures.append("[" + ", ".join(map(_side, record["sandwich"])) + "]")
+            figures.append("[" + ", ".join(map(_shown, record["sandwich"])) + "]")
         rows.append([run, figures, effort, [architecture(record["configuration"])], [record["file"]]])
     rule = sum(record["row"] in order for record in ordered)
     notes = [_legend() + " In brackets: the two sides of a sandwich, of which only the larger is a bound."]
     return Grid(published.title, ["run", "figures", "effort", "architecture", "record"], rows, rule, notes)
 
 
-def _side(value) -> str:
+def _shown(value: Any) -> str:
     return f"{value:.2f}" if isinstance(value, NUMBER) else "—"
 
 

@@ -1,0 +1,97 @@
+"""A run of `vgp train` that was interrupted, killed or extended: it goes on bit for bit, and nothing is lost."""
+
+import dataclasses
+from functools import partial
+
+import pytest
+from training_runs import PER_EPOCH, Killed, assert_same, at_epoch, begin, command, go, go_on, interrupt, kill
+
+from vgp import loop
+from vgp.experiments import train as training
+from vgp.experiments.folder import open_run
+
+pytest_plugins = "training_fixtures"
+pytestmark = pytest.mark.usefixtures("small")
+
+
+def test_another_run_and_its_resumption_compile_nothing(straight, source, images, compiled, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        run = begin(tmp_path, source, images)
+        run.save(run.start()[0])
+        open_run(tmp_path).load()  # whatever reading a file compiles, it has compiled now
+        before = len(compiled)
+        at_epoch(patch, 2, interrupt)
+        assert go(run).ending == "interrupted"
+    assert go_on(tmp_path).ending == "max_steps"
+    assert len(compiled) == before
+
+
+@pytest.mark.parametrize("epoch", [2, 4])
+def test_an_interrupted_run_goes_on_bit_for_bit(straight, source, images, tmp_path, monkeypatch, epoch):
+    with monkeypatch.context() as patch:
+        at_epoch(patch, epoch, interrupt)
+        run = begin(tmp_path, source, images)
+        stopped = go(run)
+    assert stopped.ending == "interrupted" and len(stopped.history) == epoch
+    assert "--resume goes on bit for bit" in training.sentence(run, stopped)
+    assert_same(open_run(tmp_path).load()[0], stopped)
+    assert_same(go_on(tmp_path), straight[1])
+
+
+def test_ctrl_c_where_k_changes_is_heard(straight, source, images, tmp_path, monkeypatch):
+    at_epoch(monkeypatch, 3, interrupt)
+    assert go(begin(tmp_path, source, images)).ending == "interrupted"
+
+
+def test_a_killed_run_goes_on_from_its_last_save(straight, source, images, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "run", partial(loop.run, save_every=-1.0))  # after every epoch
+        at_epoch(patch, 5, kill)
+        with pytest.raises(Killed):
+            go(begin(tmp_path, source, images))
+    standing = open_run(tmp_path).load()[0]
+    assert standing.ending == "interrupted" and len(standing.history) == 4 == len(standing.checks)
+    assert_same(go_on(tmp_path), straight[1])
+
+
+def test_a_longer_run_that_was_killed_keeps_its_schedule(straight, source, images, tmp_path, monkeypatch):
+    for name in ("whole", "killed"):
+        assert command(source, tmp_path / name, epochs=3) == 0
+    assert command(source, tmp_path / "whole", resume=True, epochs=6) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "run", partial(loop.run, save_every=-1.0))
+        at_epoch(patch, 2, kill)
+        with pytest.raises(Killed):
+            command(source, tmp_path / "killed", resume=True, epochs=6)
+    assert open_run(tmp_path / "killed").load()[0].ending == "interrupted"
+    assert command(source, tmp_path / "killed", resume=True) == 0
+    whole, killed = (open_run(tmp_path / name).load()[0] for name in ("whole", "killed"))
+    assert whole.history.shape == (6, 2) and whole.checks[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
+    assert int(whole.state.tail_from[0] + whole.state.tail_steps[0]) == 6 * PER_EPOCH
+    assert_same(whole, killed)
+
+
+def test_a_run_can_be_made_shorter_but_not_than_it_is(straight, source, images, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        at_epoch(patch, 2, interrupt)
+        assert command(source, tmp_path, epochs=6) == 130
+    with pytest.raises(ValueError, match="already at epoch 2, got --epochs 1; pass 2 or more, or --fresh"):
+        command(source, tmp_path, resume=True, epochs=1)
+    assert command(source, tmp_path, resume=True, epochs=4) == 0
+    run = open_run(tmp_path)
+    assert run.row.epochs == 4 == len(run.load()[0].history)
+
+
+def test_a_full_disk_leaves_the_run_as_it_was(straight, source, images, tmp_path, monkeypatch):
+    run, progress, _ = straight
+    run = dataclasses.replace(run, path=tmp_path)
+    run.save(progress)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("vgp.checkpoint.os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        dataclasses.replace(run, seed=7).save(dataclasses.replace(progress, seconds=1e9))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before

@@ -10,6 +10,7 @@ import pytest
 
 from vgp.gp import ARD, Conditioner, Matern52
 from vgp.gp.jitter import cholesky
+from vgp.gp.triangular import inverse
 
 
 def reference(kernel, inputs, outputs, xi, jitter):
@@ -70,6 +71,16 @@ def test_jitter_grows_until_it_succeeds_and_is_reported():
     np.testing.assert_allclose(factor.inverse @ factor.lower, np.eye(30), atol=1e-3)
     doubled = jnp.concatenate([jnp.linspace(-1, 1, 20)] * 2)[:, None]
     assert np.isfinite(Conditioner(ARD(1.0, 1.0), doubled).whitener).all()
+
+
+@pytest.mark.parametrize("size", [20, 256, 300])
+def test_triangular_inverse(size):
+    points = jr.normal(jr.key(0), (size, 20))
+    lower = cholesky(ARD(1.0, 1 / 20).gram(points)).lower
+    found = inverse(lower)
+    expected = np.linalg.inv(np.asarray(lower, np.float64))
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+    assert (np.triu(found, 1) == 0).all()
 
 
 def test_gradient_of_factor_and_inverse():

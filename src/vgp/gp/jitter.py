@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
+
+from .triangular import inverse
 
 GROWTH = 10.0
 ATTEMPTS = 6
@@ -43,7 +44,7 @@ def cholesky(matrix: Float[Array, "m m"], relative: float | None = None) -> Fact
 
     if relative is not None:
         lower = attempt(relative * scale)
-        return Factor(lower, solve_triangular(lower, eye, lower=True), relative * scale)
+        return Factor(lower, inverse(lower), relative * scale)
 
     def failed(carry):
         lower, _, count = carry
@@ -56,7 +57,7 @@ def cholesky(matrix: Float[Array, "m m"], relative: float | None = None) -> Fact
 
     first = jnp.asarray(smallest(matrix.dtype), matrix.dtype) * scale
     lower, jitter, _ = jax.lax.while_loop(failed, grow, (attempt(first), first, 1))
-    return Factor(lower, solve_triangular(lower, eye, lower=True), jitter)
+    return Factor(lower, inverse(lower), jitter)
 
 
 @cholesky.defjvp

@@ -25,7 +25,7 @@ from deep_problems import (
     two_layers,
     values,
 )
-from scipy.stats import norm
+from scipy.stats import multivariate_normal, norm
 
 import vgp
 from vgp.amortised import AmortisedVGP, Chain
@@ -397,9 +397,19 @@ def sandwich(encoder, key, n, inner):
     return exact, log_q_sandwich(view, z, y, inner_key, inner)
 
 
-@pytest.mark.parametrize("name", [*(pytest.param(c, marks=pytest.mark.slow) for c in ("c = 1", "c = 2")), "chain"])
+ENCODERS = {
+    "c = 1": amortised,
+    "c = 2": lambda: amortised(2, 2),
+    "linearised": lambda: amortised(2, 1, linearised=1),
+    "chain": chain,
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in ("c = 1", "c = 2") else ()) for n in ENCODERS]
+)
 def test_sandwich_holds_the_exact_density(name):
-    encoder = {"c = 1": amortised, "c = 2": lambda: amortised(2, 2), "chain": chain}[name]()
+    encoder = ENCODERS[name]()
     n = 12_000 if name == "c = 2" else 30_000
     exact, sides = sandwich(encoder, jr.key(0), n, 4)
     upper, lower, single = (np.asarray(side - exact, float) for side in sides)
@@ -412,6 +422,30 @@ def test_sandwich_holds_the_exact_density(name):
         deviation = weights.std() / n**0.5
         assert deviation < 0.02
         assert abs(weights.mean() - 1) < 5 * deviation
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_linearised_auxiliary_is_exact_for_a_linear_warp(steps):
+    # Any guess will do: log q(z) is then the same number for every ξ, and the one of linear algebra.
+    encoder = amortised(3, 2, kernel=Linear(0.4, np.full(2, 0.5)), scale="learned", linearised=steps)
+    encoder = eqx.tree_at(lambda q: q.auxiliary.last, encoder, jax.tree.map(jnp.zeros_like, encoder.auxiliary.last))
+
+    @once
+    def both(encoder):
+        view = encoder.at(X).view()
+        z, y, _, _ = draw(view, jr.key(0), 4 * B)
+        found = view.log_joint(z, y) - view.posterior(z).log_prob(y)
+        points = jnp.concatenate([jnp.zeros((1, 2)), jnp.eye(2)])[:, None]
+        q = view.conditional(jnp.broadcast_to(points, (3, 4 * B, 2))).base_dist
+        return z, found, q.loc, q.scale
+
+    z, found, loc, scale = (np.asarray(a, float) for a in both(encoder))
+    for i in range(4 * B):
+        slope = (loc[1:, i] - loc[0, i]).T
+        covariance = slope @ slope.T + np.diag(scale[0, i] ** 2)
+        expected = multivariate_normal(loc[0, i], covariance).logpdf(z[i])
+        assert found[i] == pytest.approx(expected, abs=2e-3)
+    assert np.abs(slope).max() > 0.05
 
 
 # ---------------------------------------------------------------- gradients, the model's own among them
@@ -445,6 +479,7 @@ BOUNDS = {
     "inner": (Importance(inner=2), one_layer, amortised),
     "unsplit": (Importance(inner=2, split=False), one_layer, amortised),
     "outer": (Importance(inner=1, outer=3), one_layer, amortised),
+    "linearised": (Importance(inner=1, split=False), one_layer, lambda: amortised(linearised=1)),
     "chain": (Importance(inner=1), two_layers, chain),
     "chain, outer": (Importance(inner=1, outer=3), two_layers, chain),
 }

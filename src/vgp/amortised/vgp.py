@@ -15,6 +15,7 @@ from ..meanfield import AbstractMeanField, Normal
 from ..noise import initial_normal
 from .auxiliary import Informed
 from .base import AbstractEncoder, Given
+from .linearised import linearised
 from .networks import Dense, Trunk
 from .scale import positive
 
@@ -53,6 +54,7 @@ class AmortisedVGP(AbstractEncoder):
     kernel: AbstractKernel
     meanfield: AbstractMeanField
     auxiliary: Informed
+    linearised: int = eqx.field(static=True)
     conditioner: Conditioner | None  # once prepared
 
     def __init__(
@@ -68,6 +70,7 @@ class AmortisedVGP(AbstractEncoder):
         scale: Literal["gp", "learned"] = "gp",
         auxiliary_width: int = 200,
         factorised: bool = False,
+        linearised: int = 0,
         start: float = 0.0,
         project: bool = True,
         mean: Literal["zero", "affine", "network"] = "zero",
@@ -82,7 +85,7 @@ class AmortisedVGP(AbstractEncoder):
         if mean not in ("zero", "affine", "network"):
             raise ValueError(f"The mean function is 'zero', 'affine' or 'network', got {mean!r}.")
         keys = jr.split(key, 8)
-        self.dim, self.latent_dim = dim, c
+        self.dim, self.latent_dim, self.linearised = dim, c, linearised
         self.trunk = Trunk(sizes, key=keys[0])
         width = self.trunk.width
         self.meanfield = Normal(dim, scale, initial=1.0 if mean == "zero" else noise)
@@ -130,4 +133,5 @@ class AmortisedVGP(AbstractEncoder):
         else:
             inputs = self.inputs + self.moved(h).reshape(x.shape[0], *self.inputs.shape)
             conditioner = EachConditioner(self.kernel, inputs, JITTER)
-        return Given(dim=self.dim, process=Process(conditioner, local, self.meanfield, auxiliary))
+        process = Process(conditioner, local, self.meanfield, auxiliary)
+        return Given(dim=self.dim, process=linearised(process, self.linearised))

@@ -47,6 +47,7 @@ class Row:
     mean: str = "zero"  # the paper's mean function; or "affine", or "network"
     noise: float = 0.5  # the mean-field's first scale, under an affine mean function
     project: bool = True  # does r see the residual through the local outputs?
+    linearised: int = 0  # steps of r towards the posterior under the warp made linear
     start: float = 0.0  # of the network that gives the outputs, relative to its usual start
     length: int = 0  # of a flow, or leapfrog steps
     auxiliary_width: int = 200
@@ -164,7 +165,7 @@ def _encoder(row: Row, sizes: tuple[int, ...], dim: int, key: PRNGKeyArray) -> A
         case "hvi":
             return HamiltonianEncoder(sizes, dim, row.length, key=key)
         case "hvm":
-            wide = {"scale": row.scale, "auxiliary_width": row.auxiliary_width}
+            wide = {"scale": row.scale, "auxiliary_width": row.auxiliary_width, "linearised": row.linearised}
             return HierarchicalEncoder(sizes, dim, row.latent_dim, **wide, key=key)
     c = dim if row.latent_dim is None else row.latent_dim
     paper = row.family == "vgp-paper"
@@ -179,6 +180,7 @@ def _encoder(row: Row, sizes: tuple[int, ...], dim: int, key: PRNGKeyArray) -> A
         scale=row.scale,
         auxiliary_width=row.auxiliary_width,
         factorised=paper,
+        linearised=row.linearised,
         start=row.start,
         project=row.project and not paper,
         mean=row.mean,

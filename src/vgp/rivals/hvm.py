@@ -1,7 +1,7 @@
 """The hierarchical variational model: the amortised VGP with a multilayer perceptron in place of the process.
 
-The rest is the VGP's: latent inputs, mean-field, bounds, and an auxiliary network of (x, e). It has no local outputs
-G(x), so its r cannot see the residual through them; `AmortisedVGP(project=False)` has the same r.
+The rest is the VGP's: latent inputs, mean-field, bounds, and an auxiliary model of (x, e). It has no local outputs
+G(x), so the network of its r cannot see the residual through them; `AmortisedVGP(project=False)` has the same r.
 """
 
 from typing import Literal
@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..amortised.auxiliary import Informed
 from ..amortised.base import AbstractEncoder, Given
+from ..amortised.linearised import linearised
 from ..amortised.networks import Dense, Trunk
 from ..amortised.scale import positive
 from ..families.process import Local, Process
@@ -50,6 +51,7 @@ class HierarchicalEncoder(AbstractEncoder):
     outputs: Float[Array, "w p"]
     meanfield: AbstractMeanField
     auxiliary: Informed
+    linearised: int = eqx.field(static=True)
 
     def __init__(
         self,
@@ -60,11 +62,12 @@ class HierarchicalEncoder(AbstractEncoder):
         width: int = 200,
         scale: Literal["gp", "learned"] = "gp",
         auxiliary_width: int = 200,
+        linearised: int = 0,
         key: PRNGKeyArray,
     ):
         c = dim if latent_dim is None else latent_dim
         keys = jr.split(key, 7)
-        self.dim, self.latent_dim = dim, c
+        self.dim, self.latent_dim, self.linearised = dim, c, linearised
         self.trunk = Trunk(sizes, key=keys[0])
         features = self.trunk.width
         self.loc, self.log_scale = Dense(features, dim, key=keys[1]), Dense(features, dim, zero=True, key=keys[2])
@@ -78,4 +81,5 @@ class HierarchicalEncoder(AbstractEncoder):
         h = self.trunk(x)
         warp = Perceptron(self.from_xi, self.second, self.from_x(h))
         local = Local(self.outputs, None, self.loc(h), positive(self.log_scale(h)))
-        return Given(dim=self.dim, process=Process(warp, local, self.meanfield, self.auxiliary.at(h)))
+        process = Process(warp, local, self.meanfield, self.auxiliary.at(h))
+        return Given(dim=self.dim, process=linearised(process, self.linearised))

@@ -1,0 +1,85 @@
+"""An auxiliary model that knows the warp: the posterior of ξ under the warp made linear around a network's guess."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..auxiliary import AbstractAuxiliary
+from ..families.process import Process
+from ..gp.jitter import cholesky
+from ..gp.kernels import HIGHEST
+from ..noise import standard_normal
+
+JITTER = 1e-6  # relative; the precision is one or more in every direction
+
+
+def linearised(process: Process, steps: int) -> Process:
+    """The process with so many steps of Gauss and Newton between its auxiliary model's guess and r; none by zero."""
+    if steps == 0:
+        return process
+    return eqx.tree_at(lambda p: p.auxiliary, process, Linearised(process, steps))
+
+
+class Linearised(AbstractAuxiliary):
+    """r(ξ | x, z) = N(ξ̂, C⁻ᵀ D² C⁻¹): steps of Gauss and Newton from the guess of the process's own auxiliary model.
+
+    With f(ξ) ≈ f(ξ₀) + J (ξ − ξ₀) and noise of variance n there, the precision is C Cᵀ = I + Jᵀ n⁻¹ J and the mean
+    ξ̂ = ξ₀ + (C Cᵀ)⁻¹ (Jᵀ n⁻¹ (e − f(ξ₀)) − ξ₀), which is exact for a linear warp. ξ₀ is the guess's mean and D its
+    scale, one for a guess that leaves the precision as it is. J is the warp's derivative, c passes through it; the
+    family itself needs none.
+    """
+
+    process: Process
+    steps: int = eqx.field(static=True)
+
+    def latent(self, e):
+        guess: Any = self.process.auxiliary.latent(e)
+        xi, factor = self._step(guess.base_dist.loc, e)
+        for _ in range(self.steps - 1):
+            xi, factor = self._step(xi, e)
+        return Precise(xi, factor.lower, factor.inverse, guess.base_dist.scale)
+
+    def _step(self, xi, e):
+        mean, jacobian, noise = self._linear(xi)
+        scaled = jacobian / noise  # (c, n, d)
+        product = jnp.einsum("ind,jnd->nij", scaled, scaled, precision=HIGHEST)
+        factor = jax.vmap(lambda matrix: cholesky(matrix, JITTER))(jnp.eye(len(scaled), dtype=e.dtype) + product)
+        slope = jnp.einsum("ind,nd->ni", scaled, (e - mean) / noise) - xi
+        return xi + jnp.einsum("nji,njk,nk->ni", factor.inverse, factor.inverse, slope), factor
+
+    def _linear(self, xi: Float[Array, "n c"]):
+        # The warp at ξ, its derivative along each coordinate of ξ, and the scale of the noise around it.
+        def warp(xi):
+            mean, variance, drive = self.process.warp(xi)
+            noise: Any = self.process.meanfield.integrated(mean, variance, drive).base_dist
+            return mean, noise.scale
+
+        def along(direction):
+            return jax.jvp(warp, (xi,), (jnp.broadcast_to(direction, xi.shape),))[1][0]
+
+        mean, noise = warp(xi)
+        return mean, jax.vmap(along)(jnp.eye(xi.shape[-1], dtype=xi.dtype)), noise
+
+    def mapping(self, e, xi, prior):
+        return prior
+
+
+class Precise(eqx.Module):
+    """N(loc, C⁻ᵀ D² C⁻¹), from the factor C of a precision and a diagonal D."""
+
+    loc: Float[Array, "n c"]
+    factor: Float[Array, "n c c"]
+    inverse: Float[Array, "n c c"]
+    scale: Float[Array, "n c"]
+
+    def sample(self, key, shape=()):
+        noise = self.scale * standard_normal(key, (*shape, *self.loc.shape), self.loc.dtype)
+        return self.loc + jnp.einsum("nji,...nj->...ni", self.inverse, noise)
+
+    def log_prob(self, xi):
+        white = jnp.einsum("nji,...nj->...ni", self.factor, xi - self.loc) / self.scale
+        volume = jnp.log(jnp.diagonal(self.factor, axis1=-2, axis2=-1)) - jnp.log(self.scale)
+        return jnp.sum(volume - 0.5 * white**2 - 0.5 * jnp.log(2 * jnp.pi), axis=-1)

@@ -47,7 +47,7 @@ def job(spec: str, options: argparse.Namespace, started: float) -> str:
     row, protocol, epochs, seeds = spec.split(":")
     folder = options.runs / spec.replace(":", "-")
     log = options.runs / f"{folder.name}.log"
-    kind = ["--resume"] if options.resume and folder.exists() else ["--fresh"]
+    kind = ["--resume"] if options.resume and (folder / "run.json").exists() else ["--fresh"]
     flags = ""
     for flags in FLAGS:
         left = options.seconds - (time.monotonic() - started)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .triangular import inverse
+from .triangular import factored, inverse
 
 GROWTH = 10.0
 ATTEMPTS = 6
@@ -40,7 +40,7 @@ def cholesky(matrix: Float[Array, "m m"], relative: float | None = None) -> Fact
     eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
 
     def attempt(jitter):
-        return jnp.linalg.cholesky(matrix + jitter * eye, symmetrize_input=False)
+        return factored(matrix + jitter * eye)
 
     if relative is not None:
         lower = attempt(relative * scale)

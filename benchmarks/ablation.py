@@ -3,8 +3,9 @@
     VGP_DATA=... python benchmarks/ablation.py [--quick]
 
 20 latent variables, networks of two layers of 100 tanh units, 20 epochs at batch 100, the training bound of each row.
-Expected: the VGP with inputs per datapoint ahead of the same network with a perceptron in place of the process, of a
-planar flow of 80 steps, and of the VGP with shared inputs; all ahead of the mean-field.
+The warp is a process with inputs per datapoint or shared, or a perceptron; r is a network, or knows the warp.
+Expected: the VGP with inputs per datapoint ahead of the same network with a perceptron in place of the process under
+either r, of a planar flow of 80 steps, and of the VGP with shared inputs; all ahead of the mean-field.
 """
 
 import dataclasses
@@ -24,12 +25,16 @@ from vgp.experiments.step import TrainStep, optimizer_of
 
 SIDE, SEEDS = 14, 2
 COMMON = {"architecture": "small", "batch": 100, "epochs": 20}
+VGP, HVM = (dataclasses.replace(rows.find(name), latent_dim=20) for name in ("dlgm1-vgp", "dlgm1-hvm"))
+EACH, PLAIN = {"num_data": 32}, {"linearised": 0}
 VARIANTS = {
     "mean-field": rows.find("dlgm1-vae"),
-    "perceptron": dataclasses.replace(rows.find("dlgm1-hvm"), latent_dim=20),
     "planar flow, 80 steps": rows.find("dlgm1-nf80"),
-    "VGP, 32 inputs per datapoint": dataclasses.replace(rows.find("dlgm1-vgp"), latent_dim=20),
+    "perceptron": dataclasses.replace(HVM, **PLAIN),
+    "perceptron, r knows the warp": HVM,
     "VGP, 100 shared inputs": dataclasses.replace(rows.find("dlgm1-vgp-shared"), latent_dim=8),
+    "VGP, 32 inputs per datapoint": dataclasses.replace(VGP, **EACH, **PLAIN),
+    "VGP, 32 inputs per datapoint, r knows the warp": dataclasses.replace(VGP, **EACH),
 }
 
 

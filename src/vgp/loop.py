@@ -18,7 +18,7 @@ import scipy.linalg  # noqa: F401  loads the BLAS whose threads are limited belo
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from threadpoolctl import threadpool_limits
 
-from .compiling import alone, in_order, once
+from .compiling import alone, once
 from .progress import Bar
 from .stopping import Plateau
 
@@ -133,7 +133,7 @@ def _turn(constant, state):
     return jax.lax.scan(lambda state, _: step(state, ready), state, length=length)
 
 
-_advance_turn = in_order(_turn, donate="all-except-first")
+_advance_turn = eqx.filter_jit(_turn, donate="all-except-first")
 
 
 # A small step on the CPU is many small operations, and sharing each of them out among threads costs more than

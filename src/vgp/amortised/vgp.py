@@ -37,8 +37,8 @@ class AmortisedVGP(AbstractEncoder):
     data, or "network", B(x) ξ; `noise`, the mean-field's scale at the start where there is a B; `scale`, "gp" where the
     process's mean also drives the mean-field's scale, or "learned"; `auxiliary_width`; `project`, whether r sees the
     residual through the local outputs; `linearised`, how many steps r takes from its network's guess towards the
-    posterior of ξ under the warp made linear; `factorised`, the paper's r(f | x, ξ, z); `start`, the scale of the outputs at
-    the start, relative to a layer's usual one.
+    posterior of ξ under the warp made linear; `factorised`, the paper's r(f | x, ξ, z); `start`, the scale of the
+    outputs at the start, relative to a layer's usual one.
     """
 
     dim: int = eqx.field(static=True)

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -10,7 +11,6 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..bounds import Importance, draw, log_q_sandwich
-from ..compiling import in_order
 from ..data import AbstractPixels
 from ..families.base import AbstractHierarchical
 from .rows import Learner
@@ -37,7 +37,7 @@ def _rows() -> int:
     return CPU_ROWS if jax.default_backend() == "cpu" else ROWS
 
 
-@in_order
+@eqx.filter_jit
 def _bounds(learner: Learner, pixels: AbstractPixels, rows, key, draws: int, inner: int, outer: int):
     # (2, b): the two sides of the bound of each image, means over `draws`.
     x = pixels(rows, key)
@@ -71,7 +71,7 @@ def bound(
     return Bound(upper, None if np.isnan(lower.value) else lower)
 
 
-@in_order
+@eqx.filter_jit
 def _estimates(learner: Learner, pixels: AbstractPixels, rows, key, turns: int, each: int, inner: int):
     # log 1/M Σ p(x, z_j) / q̂(z_j) of each image, M = turns * each, summed as it comes.
     x = pixels(rows, key)

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -10,7 +11,6 @@ import numpy as np
 
 from .. import loop
 from ..bounds import AbstractBound
-from ..compiling import in_order
 from ..data import AbstractPixels
 from .folder import Progress, Run
 from .metrics import Writer
@@ -22,7 +22,7 @@ PATIENCE = 15  # of them without improvement before a run stops
 IMAGES = 2000  # of the validation set that are looked at
 
 
-@in_order
+@eqx.filter_jit
 def _validate(together: Parameters, bound: AbstractBound, params, pixels: AbstractPixels, rows, key):
     # The mean bound of every seed on the same images with the same noise.
     x = pixels(rows, key)

@@ -52,7 +52,7 @@ def variants() -> dict[str, tuple[rows.Row, int, int]]:
 
 def prepare(row: rows.Row, inner: int, seeds: int, pixels, turn: int):
     """A compiled epoch and the state that it starts from."""
-    learners = [rows.build(row, pixels.dim, pixels.mean(), jr.key(s)) for s in range(seeds)]
+    learners = [rows.build(row, (28, 28), pixels.mean(), jr.key(s)) for s in range(seeds)]
     flats, together = zip(*(step.taken_apart(learner) for learner in learners), strict=True)
     optimizer = step.optimizer_of(row)
     states = [loop.init(flat, optimizer, jr.key(s), 10**6) for s, flat in enumerate(flats)]

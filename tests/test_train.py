@@ -126,7 +126,7 @@ def test_nan_ends_the_run_and_the_last_good_parameters_are_kept(source, images, 
 
 def _start(images):
     mean = images.train.mean()
-    return taken_apart(rows.build(TINY, 6, mean, jr.fold_in(jr.key(0), 0)))
+    return taken_apart(rows.build(TINY, (6,), mean, jr.fold_in(jr.key(0), 0)))
 
 
 # ---------------------------------------------------------------- validation

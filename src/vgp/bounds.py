@@ -22,6 +22,7 @@ from .families.base import (
     AbstractFamily,
     AbstractHierarchical,
     AbstractView,
+    Draws,
     Latent,
     frozen,
     whitened,
@@ -57,7 +58,7 @@ def _log_weights(view: AbstractView, z, y, samples, posterior, first) -> Float[A
 
 def log_q_upper(
     view: AbstractView,
-    z: Float[Array, "n d"],
+    z: Draws,
     y: Latent,
     key: PRNGKeyArray,
     inner: int,
@@ -70,14 +71,19 @@ def log_q_upper(
     `factor` multiplies the reweighed path through the inner samples; outer samples need it. A view of several
     parts is bounded part by part, which is tighter than the parts together.
     """
-    density = frozen(view) if gradient.freezes else view
-    parts, densities = view.parts(z, y), density.parts(z, y)
+    density = view.held() if gradient.freezes else view
+    n, parts, densities = len(z), view.parts(z, y), density.parts(z, y)
     keys = [key] if len(parts) == 1 else jr.split(key, len(parts))
     terms = [
         _log_q_upper(one, other, z, y, key, inner, gradient, factor)
         for (one, z, y), (other, _, _), key in zip(parts, densities, keys, strict=True)
     ]
-    return functools.reduce(jnp.add, terms)
+    return functools.reduce(jnp.add, [_each(term, n) for term in terms])
+
+
+def _each(rows: Float[Array, " m"], n: int) -> Float[Array, " n"]:
+    # A part may have several rows per draw, n of each in turn.
+    return rows if len(rows) == n else rows.reshape(-1, n).sum(0)
 
 
 def _log_q_upper(view, density, z, y, key, inner, gradient, factor):
@@ -105,10 +111,10 @@ class LogQ(NamedTuple):
 
 def log_q_sandwich(view: AbstractView, z, y: Latent, key: PRNGKeyArray, inner: int) -> LogQ:
     """Both sides from one set of inner samples: with the y that generated z, and without it."""
-    parts = view.parts(z, y)
+    n, parts = len(z), view.parts(z, y)
     keys = [key] if len(parts) == 1 else jr.split(key, len(parts))
     sides = [_log_q_sandwich(one, z, y, key, inner) for (one, z, y), key in zip(parts, keys, strict=True)]
-    return LogQ(*(sum(side) for side in zip(*sides, strict=True)))
+    return LogQ(*(functools.reduce(jnp.add, [_each(term, n) for term in side]) for side in zip(*sides, strict=True)))
 
 
 def _log_q_sandwich(view, z, y, key, inner):
@@ -167,7 +173,7 @@ class Importance(AbstractBound):
             return target.log_probs(z) - log_q
         divergence = target.divergence(conditional, z)
         if self.split is True or divergence is not None:
-            density = frozen(view) if gradient.freezes else view
+            density = view.held() if gradient.freezes else view
             ratio = log_q - density.conditional(y).log_prob(z)
             if divergence is not None:
                 return target.log_likelihoods(z) - divergence - ratio
@@ -179,9 +185,14 @@ class Importance(AbstractBound):
         if not gradient.reweighs:
             log_q = log_q_upper(view, z, y, key, self.inner, gradient)
             return _log_mean(log_p - log_q, self.outer)
+        if not isinstance(z, jax.Array):
+            raise TypeError(
+                f"DoublyReparameterised with outer > 1 needs draws that are an array, got a {type(z).__name__}, as of "
+                "DRAW; use Pathwise()."
+            )
         # The path through z carries W̃², with r held fixed; the target's own parameters, if it has any, and those of
         # r carry W̃, and the path through inner samples W̃ (2 − W̃) w̃².
-        log_q = log_q_upper(frozen(view), z, y, key, self.inner)
+        log_q = log_q_upper(view.held(), z, y, key, self.inner)
         shares = _shares(log_p - log_q, self.outer)
         learned = shares * target.log_probs(scale_gradient(z, shares)) - shares**2 * log_q
         z, y = jax.lax.stop_gradient((z, y))

@@ -143,7 +143,7 @@ def table(
 @app.command()
 def train(
     row: Annotated[str, typer.Argument(help="The row of the table, for example dlgm1-vgp.")],
-    data: Annotated[str, typer.Option(help="digits, mnist, or the path of an .npz file.")] = "digits",
+    data: Annotated[str | None, typer.Option(help="digits, mnist, sketch, or the path of an .npz file.")] = None,
     protocol: Annotated[str | None, typer.Option(help="fixed or dynamic binarization.")] = None,
     epochs: Annotated[int | None, typer.Option(help="How long; by default the row's own number.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The run's folder; by default under runs/.")] = None,

@@ -24,6 +24,11 @@ class AbstractEncoder(eqx.Module):
     dim: eqx.AbstractVar[int]
     latent_dim: eqx.AbstractVar[int]
 
+    @property
+    def stages(self) -> int:
+        """How many families a draw of z goes through, one after another: what a row of memory is to be divided by."""
+        return 1
+
     def prepared(self) -> "AbstractEncoder":
         """The encoder with everything done that does not depend on x, for use at several x within a step."""
         return self

@@ -28,14 +28,19 @@ class Dense(eqx.Module):
 
 
 class Trunk(eqx.Module):
-    """Layers of tanh units: the features that heads read. `sizes` begins with the number of inputs."""
+    """Layers of tanh units: the features that heads read. `sizes` begins with the number of inputs.
+
+    With no layer the features are the inputs.
+    """
 
     layers: tuple[Dense, ...]
+    width: int = eqx.field(static=True)
 
     def __init__(self, sizes: tuple[int, ...], *, key: PRNGKeyArray):
-        if len(sizes) < 2:
-            raise ValueError(f"A network needs its inputs and at least one layer of units, got the sizes {sizes}.")
-        keys = jr.split(key, len(sizes) - 1)
+        if len(sizes) < 1:
+            raise ValueError("The sizes of a network are its number of inputs and the units of its layers, got none.")
+        self.width = sizes[-1]
+        keys = jr.split(key, max(len(sizes) - 1, 1))[: len(sizes) - 1]
         pairs = zip(itertools.pairwise(sizes), keys, strict=True)
         self.layers = tuple(Dense(i, o, key=k) for (i, o), k in pairs)
 
@@ -43,8 +48,3 @@ class Trunk(eqx.Module):
         for layer in self.layers:
             x = jnp.tanh(layer(x))
         return x
-
-    @property
-    def width(self) -> int:
-        """The number of features."""
-        return self.layers[-1].bias.shape[-1]

@@ -37,7 +37,8 @@ class AmortisedVGP(AbstractEncoder):
     data, or "network", B(x) ξ; `noise`, the mean-field's scale at the start where there is a B; `scale`, "gp" where the
     process's mean also drives the mean-field's scale, or "learned"; `auxiliary_width`; `project`, whether r sees the
     residual through the local outputs; `linearised`, how many steps r takes from its network's guess towards the
-    posterior of ξ under the warp made linear; `factorised`, the paper's r(f | x, ξ, z); `start`, the scale of the
+    posterior of ξ under the warp made linear; `sees`, what of x the network of r sees, the "features" of the
+    network or the "meanfield" μ(x) and σ(x); `factorised`, the paper's r(f | x, ξ, z); `start`, the scale of the
     outputs at the start, relative to a layer's usual one.
     """
 
@@ -56,6 +57,7 @@ class AmortisedVGP(AbstractEncoder):
     meanfield: AbstractMeanField
     auxiliary: Informed
     linearised: int = eqx.field(static=True)
+    sees: str = eqx.field(static=True)
     conditioner: Conditioner | None  # once prepared
 
     def __init__(
@@ -76,6 +78,7 @@ class AmortisedVGP(AbstractEncoder):
         project: bool = True,
         mean: Literal["zero", "affine", "network"] = "zero",
         noise: float = 0.5,
+        sees: Literal["features", "meanfield"] = "features",
         key: PRNGKeyArray,
     ):
         c, m = dim if latent_dim is None else latent_dim, num_data
@@ -83,6 +86,8 @@ class AmortisedVGP(AbstractEncoder):
             raise ValueError(f"rank must be between 1 and num_data = {m}, got {rank}; None is the general case.")
         if inputs not in ("shared", "network"):
             raise ValueError(f"inputs must be 'shared' or 'network', got {inputs!r}.")
+        if sees not in ("features", "meanfield"):
+            raise ValueError(f"The auxiliary model sees the 'features' or the 'meanfield', got {sees!r}.")
         if mean not in ("zero", "affine", "network"):
             raise ValueError(f"The mean function is 'zero', 'affine' or 'network', got {mean!r}.")
         keys = jr.split(key, 8)
@@ -101,7 +106,9 @@ class AmortisedVGP(AbstractEncoder):
         self.kernel = ARD(0.05, each) + Linear(0.05, each) if kernel is None else kernel
         self.tilted = Dense(width, dim * c, zero=True, key=key) if mean == "network" else None
         seen = ((rank or m) + (c if mean == "network" else 0)) if project else 0
-        self.auxiliary = Informed(width, dim, c, auxiliary_width, rank=seen, factorised=factorised, key=keys[7])
+        self.sees = sees
+        known = width if sees == "features" else 2 * dim
+        self.auxiliary = Informed(known, dim, c, auxiliary_width, rank=seen, factorised=factorised, key=keys[7])
         self.conditioner = self.linear = None
         if mean != "zero":
             # A latent input to each variable, as far as they go, and a variance of one in all.
@@ -127,8 +134,10 @@ class AmortisedVGP(AbstractEncoder):
             tilts = self.tilted(h).reshape(x.shape[0], self.dim, self.latent_dim)
             seen.append(tilts.swapaxes(1, 2))
             linear = linear + jnp.pad(tilts, ((0, 0), (0, len(linear) - self.dim), (0, 0)))
-        auxiliary = self.auxiliary.at(h, jnp.concatenate(seen, axis=1) if self.auxiliary.projects else None)
-        local = Local(outputs, linear, self.loc(h), positive(self.log_scale(h)), self.basis)
+        loc, scale = self.loc(h), positive(self.log_scale(h))
+        known = h if self.sees == "features" else jnp.concatenate([loc, jnp.log(scale)], axis=-1)
+        auxiliary = self.auxiliary.at(known, jnp.concatenate(seen, axis=1) if self.auxiliary.projects else None)
+        local = Local(outputs, linear, loc, scale, self.basis)
         if self.moved is None:
             conditioner = self.prepared().conditioner
         else:

@@ -11,14 +11,14 @@ from .. import loop
 from ..data import Images, load
 from . import pictures, records
 from .folder import Run, is_run, open_run
-from .rows import ARCHITECTURES, Row, find
+from .rows import Row, find
 from .train import PATIENCE, sentence, train
 
 
 def run_train(
     name: str,
     *,
-    data: str,
+    data: str | None,
     protocol: str | None,
     out: Path | None,
     seed: int,
@@ -33,6 +33,7 @@ def run_train(
     row = find(name)
     changes = {key: value for key, value in changes.items() if value is not None}
     _possible(row, {**changes, "seeds": seeds})
+    data = row.data if data is None else data
     images = load(data, protocol)
     path = out or Path("runs") / f"{name}-{images.name}-{images.protocol}"
     if resume and not is_run(path):
@@ -80,8 +81,9 @@ def _possible(row: Row, changes: dict[str, Any]) -> None:
     rate, architecture = changes.get("rate", row.rate), changes.get("architecture", row.architecture)
     if not 0 < rate < np.inf:
         raise ValueError(f"--rate must be a positive number, got {rate}.")
-    if (architecture, row.layers) not in ARCHITECTURES:
-        names = " or ".join(name for name, layers in ARCHITECTURES if layers == row.layers)
+    names = [row.architecture] if row.model == "draw" else ["deep", "literal"]
+    if architecture not in names:
+        names = " or ".join(names)
         raise ValueError(f"--architecture must be {names}, got '{architecture}'.")
 
 

@@ -33,8 +33,8 @@ class Bound(NamedTuple):
     lower: Figure | None
 
 
-def _rows() -> int:
-    return CPU_ROWS if jax.default_backend() == "cpu" else ROWS
+def _rows(learner: Learner) -> int:
+    return (CPU_ROWS if jax.default_backend() == "cpu" else ROWS) // learner.encoder.stages
 
 
 @eqx.filter_jit
@@ -59,7 +59,7 @@ def bound(
     learner: Learner, pixels: AbstractPixels, key: PRNGKeyArray, *, draws: int = 16, inner: int = 64, outer: int = 1
 ) -> Bound:
     """The bound on every image: `outer` is an IWAE's k, `inner` the K of the evaluation."""
-    batch = max(1, min(len(pixels), _rows() // (outer * (1 + inner if learner.encoder.latent_dim else 1))))
+    batch = max(1, min(len(pixels), _rows(learner) // (outer * (1 + inner if learner.encoder.latent_dim else 1))))
     sides = np.concatenate(
         [
             np.asarray(_bounds(learner, pixels, rows, jr.fold_in(key, i), draws, inner, outer))[:, :keep]
@@ -91,7 +91,7 @@ def estimate(
 ) -> Figure:
     """−log p(x) by importance sampling with q as the proposal: an upper bound in the mean, tight as samples grow."""
     each = next(size for size in (50, 20, 10, 5, 4, 2, 1) if samples % size == 0)
-    batch = max(1, min(len(pixels), _rows() // (each * (1 + inner))))
+    batch = max(1, min(len(pixels), _rows(learner) // (each * (1 + inner))))
     values = [
         np.asarray(_estimates(learner, pixels, rows, jr.fold_in(key, i), samples // each, each, inner))[:keep]
         for i, (rows, keep) in enumerate(_batches(len(pixels), batch))

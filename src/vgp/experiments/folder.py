@@ -65,7 +65,7 @@ class Run:
         """Every seed at its starting values."""
         keys = [jax.random.key(self.seed + i) for i in range(self.seeds)]
         mean = self.images.train.mean()
-        learners = [rows.build(self.row, self.images.train.dim, mean, jax.random.fold_in(key, 0)) for key in keys]
+        learners = [rows.build(self.row, self.images.shape, mean, jax.random.fold_in(key, 0)) for key in keys]
         flats, together = zip(*(taken_apart(learner) for learner in learners), strict=True)
         steps = self.row.epochs * (len(self.images.train) // self.row.batch)
         optimizer = optimizer_of(self.row)

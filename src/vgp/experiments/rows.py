@@ -2,10 +2,12 @@
 
 The networks of the default configuration are those of the published rows: two layers of 200 tanh units between the
 pixels and the first 50 latents, and for two layers of latents (100, then 50) two of 100 units between them. The
-configuration "literal" is the paper's text: one layer of 100 units under every layer of latents, of 100 and 50.
+configuration "literal" is the paper's text: one layer of 100 units under every layer of latents, of 100 and 50. DRAW's
+are as published: 100 latents a glimpse, 64 glimpses, 256 units in encoder and decoder, windows of 2 × 2 and 5 × 5.
 """
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,8 +17,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .. import bounds, gradients
 from ..amortised import AbstractEncoder, AmortisedVGP, Chain
+from ..amortised.draw import DrawEncoder
 from ..gp import ARD
-from ..models import DLGM, AbstractModel
+from ..models import DLGM, DRAW, AbstractModel
 from ..rivals.hvi import HamiltonianEncoder
 from ..rivals.hvm import HierarchicalEncoder
 from ..rivals.planar import PlanarEncoder
@@ -27,6 +30,7 @@ ARCHITECTURES = {
     ("deep", 2): ((100, 50), ((200, 200), (100, 100))),
     ("literal", 1): ((100,), ((100,),)),
     ("literal", 2): ((100, 50), ((100,), (100,))),
+    ("draw", 1): ((100,), ((256,),)),
 }
 
 
@@ -36,6 +40,8 @@ class Row:
 
     name: str
     family: str
+    model: str = "dlgm"
+    data: str = "digits"  # where nothing else is asked for
     layers: int = 1
     architecture: str = "deep"
     joint: bool = False  # one family over all layers; else from the bottom up
@@ -56,6 +62,13 @@ class Row:
     outer: int = 1
     split: bool | None = None
     gradient: str = "Pathwise"
+    sees: str = "features"  # what of x the network of r sees
+    glimpses: int = 0
+    reading: int = 2  # filters across and down of DRAW's windows
+    writing: int = 5
+    normalised: bool = False  # layer norm in the recurrent networks
+    unroll: int = 1  # glimpses that are compiled as one
+    clip: float | None = None  # of the gradient's norm
     optimizer: str = "adam"
     rate: float = 1e-3
     batch: int = 200
@@ -130,6 +143,21 @@ _rows = [
         epochs=20,
     ),
 ]
+_draw_row: dict[str, Any] = {
+    **{"model": "draw", "architecture": "draw", "glimpses": 64, "batch": 128, "clip": 5.0, "epochs": 300},
+}
+_draw_vgp = {
+    **_draw_row,
+    **{"family": "vgp", "num_data": 100, "latent_dim": 16, "rank": 16, "inner": ((0.0, 4),)},
+}
+_sketch = {"data": "sketch", "rate": 3e-4}
+_rows += [
+    Row("draw", "vae", **_draw_row),
+    Row("draw-vgp", **_draw_vgp),
+    Row("draw-vgp-paper", **{**_draw_vgp, "inner": ((0.0, 0),)}, sees="meanfield", project=False),
+    Row("draw-sketch", "vae", **{**_draw_row, **_sketch}),
+    Row("draw-sketch-vgp", **{**_draw_vgp, **_sketch}),
+]
 ROWS = {row.name: row for row in _rows}
 
 
@@ -147,9 +175,12 @@ class Learner(eqx.Module):
     encoder: AbstractEncoder
 
 
-def build(row: Row, pixels: int, mean: Float[Array, " i"], key: PRNGKeyArray) -> Learner:
-    """The row's model and encoder at their starting values."""
+def build(row: Row, shape: tuple[int, ...], mean: Float[Array, " i"], key: PRNGKeyArray) -> Learner:
+    """The row's model and encoder at their starting values, for images of this shape and these means of pixels."""
     model_key, key = jr.split(key)
+    if row.model == "draw":
+        return _draw(row, shape, mean, model_key, key)
+    pixels = math.prod(shape)
     model = DLGM(pixels, row.latents, row.hidden, mean=mean, key=model_key)
     if row.joint:
         return Learner(model, _encoder(row, (pixels, *row.hidden[0]), sum(row.latents), key))
@@ -157,6 +188,20 @@ def build(row: Row, pixels: int, mean: Float[Array, " i"], key: PRNGKeyArray) ->
     layers = zip(below, row.hidden, row.latents, jr.split(key, row.layers), strict=False)
     encoders = [_encoder(row, (inputs, *units), dim, k) for inputs, units, dim, k in layers]
     return Learner(model, encoders[0] if row.layers == 1 else Chain(*encoders))
+
+
+def _draw(row: Row, shape: tuple[int, ...], mean: Float[Array, " i"], model_key, key: PRNGKeyArray) -> Learner:
+    if len(shape) != 2:
+        raise ValueError(
+            f"{row.name} draws on images of a height and a width, got rows of {shape[0]} pixels; save the images as an "
+            "array of shape (n, h, w)."
+        )
+    latents, units = row.latents[0], row.hidden[0][-1]
+    model = DRAW(shape, row.glimpses, latents, units, row.writing, mean=mean, normalised=row.normalised, key=model_key)
+    head_key, key = jr.split(key)
+    head = _encoder(row, (units,), latents, head_key)
+    options = {"normalised": row.normalised, "unroll": row.unroll}
+    return Learner(model, DrawEncoder(model, head, units, row.reading, **options, key=key))
 
 
 def _encoder(row: Row, sizes: tuple[int, ...], dim: int, key: PRNGKeyArray) -> AbstractEncoder:
@@ -188,6 +233,7 @@ def _encoder(row: Row, sizes: tuple[int, ...], dim: int, key: PRNGKeyArray) -> A
         project=row.project and not paper,
         mean=row.mean,
         noise=row.noise,
+        sees=row.sees,
         key=key,
     )
 

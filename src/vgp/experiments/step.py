@@ -21,14 +21,14 @@ SHUFFLE = 2**31 - 1  # folded into the key for an epoch's order, apart from the 
 
 
 @lru_cache
-def adam(rate: float) -> optax.GradientTransformation:
-    """Adam as the published rows use it."""
-    return optax.adam(rate)
+def adam(rate: float, clip: float | None = None) -> optax.GradientTransformation:
+    """Adam as the published rows use it; `clip` bounds the norm of the gradient."""
+    return optax.adam(rate) if clip is None else optax.chain(optax.clip_by_global_norm(clip), optax.adam(rate))
 
 
 def optimizer_of(row: Row) -> optax.GradientTransformation:
     """The row's optimiser."""
-    return optimizers.rmsprop(row.rate) if row.optimizer == "rmsprop" else adam(row.rate)
+    return optimizers.rmsprop(row.rate) if row.optimizer == "rmsprop" else adam(row.rate, row.clip)
 
 
 class Parameters(eqx.Module):

@@ -13,6 +13,7 @@ from ..target import Target
 from .place import Place, Whitened
 
 Latent = Any  # what generated z inside the family: ξ, or the pair (ξ, f)
+Draws = Any  # n draws of z: an array of shape (n, d), or a module that holds one with what was made on the way
 
 
 class AbstractFamily(eqx.Module):
@@ -134,9 +135,16 @@ class AbstractView(eqx.Module):
     @abc.abstractmethod
     def posterior(self, z: Float[Array, "n d"]) -> Any: ...
 
-    def parts(self, z: Float[Array, "n d"], y: Latent) -> list[tuple["AbstractView", Any, Latent]]:
-        """The factors of q(z, y) that can be bounded one by one: usually the view itself is the only one."""
+    def parts(self, z: Draws, y: Latent) -> list[tuple["AbstractView", Any, Latent]]:
+        """The factors of q(z, y) that can be bounded one by one: usually the view itself is the only one.
+
+        One may stand for several of a kind: it then has a multiple of n rows, n of each in turn.
+        """
         return [(self, z, y)]
+
+    def held(self) -> "AbstractView":
+        """The same view with its parameters held constant: gradients flow through z and y only."""
+        return frozen(self)
 
     def log_joint(self, z: Float[Array, "n d"], y: Latent) -> Float[Array, "..."]:
         """log q(z | y) + log q(y)."""

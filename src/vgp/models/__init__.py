@@ -2,3 +2,4 @@
 
 from .base import AbstractModel as AbstractModel, Batch as Batch
 from .dlgm import DLGM as DLGM
+from .draw import DRAW as DRAW

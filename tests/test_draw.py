@@ -1,0 +1,278 @@
+"""DRAW: attention that is what it says, a bound on the right evidence, and a VGP that contains the mean-field."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from deep_problems import assert_unbiased, exact_log_q, log_evidence, mean_and_error, moved
+
+from vgp.amortised import AmortisedVGP
+from vgp.amortised.draw import DrawEncoder
+from vgp.bounds import Importance, draw, log_q_sandwich
+from vgp.compiling import once
+from vgp.gp.jitter import cholesky
+from vgp.gradients import DoublyReparameterised, Pathwise, StickingTheLanding
+from vgp.kernels import ARD, Linear
+from vgp.models import DRAW
+from vgp.models.attention import read, window, write
+from vgp.models.lstm import LSTM, Memory
+from vgp.rivals.vae import GaussianEncoder
+
+SHAPE, GLIMPSES, UNITS, B = (2, 3), 2, 4, 3
+X = jnp.asarray([[1.0, 0, 1, 0, 1, 1], [0, 0, 1, 1, 0, 0], [1, 1, 1, 0, 0, 1]])
+
+# ---------------------------------------------------------------- attention
+
+
+def by_hand(raw, size, shape):
+    """The filters of one window, from their definition in pixel coordinates that begin at one."""
+    (height, width), (x, y, log_variance, log_stride, _) = shape, raw
+    stride = (max(shape) - 1) / (size - 1) * np.exp(log_stride)
+    filters = []
+    for centre, pixels in ((x, width), (y, height)):
+        own = np.zeros((size, pixels))
+        for i in range(1, size + 1):
+            mean = (pixels + 1) / 2 * (centre + 1) + (i - size / 2 - 0.5) * stride
+            weights = [np.exp(-((a - mean) ** 2) / (2 * np.exp(log_variance))) for a in range(1, pixels + 1)]
+            own[i - 1] = np.array(weights) / np.sum(weights)
+        filters.append(own)
+    return filters
+
+
+def test_windows_read_and_write():
+    rng = np.random.default_rng(0)
+    raw = 0.3 * rng.normal(size=(4, 5))
+    image, patch = rng.normal(size=(4, 5, 7)), rng.normal(size=(4, 3, 3))
+    # The numbers are bent by a tanh that hardly touches them at this size; here they are bent back beforehand.
+    reach = np.array([4.0, 4.0, 8.0, 6.0, 6.0])
+    found = once(lambda raw: window(raw, 3, (5, 7)))(jnp.asarray(reach * np.arctanh(raw / reach)))
+    seen, drawn = read(found, jnp.asarray(image)), write(found, jnp.asarray(patch))
+    for i in range(4):
+        across, down = by_hand(raw[i], 3, (5, 7))
+        gain = np.exp(raw[i, 4])
+        np.testing.assert_allclose(found.across[i], across, atol=1e-5)
+        np.testing.assert_allclose(seen[i], gain * down @ image[i] @ across.T, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(drawn[i], down.T @ patch[i] @ across / gain, rtol=1e-4, atol=1e-4)
+
+
+@once
+def attended(raw, size):
+    image = jnp.linspace(-1, 1, 28 * 28).reshape(1, 28, 28)
+
+    def one(raw):
+        found = window(raw[None], size, (28, 28))
+        seen = read(found, image)
+        return jnp.sum(jnp.sin(write(found, seen) + jnp.sum(seen)))
+
+    return jax.vmap(jax.value_and_grad(one))(raw)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_attention_at_extremes(size):
+    # Windows outside of the image, tiny and huge strides, filters and intensities, and everything at once.
+    far = [0.0, 3.0, -3.0, 30.0, -30.0, 1e6, -1e6, 1e30, -1e30]
+    rows = [np.eye(5)[i] * value for i in range(5) for value in far]
+    rows += [np.full(5, value) for value in far] + list(np.random.default_rng(0).normal(size=(50, 5)) * 100)
+    values, slopes = attended(jnp.asarray(np.stack(rows), jnp.float32), size)
+    assert np.isfinite(values).all() and np.isfinite(slopes).all()
+
+
+# ---------------------------------------------------------------- the recurrent cell
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+def test_cell(normalised):
+    cell = moved(LSTM(2, 3, normalised=normalised, key=jr.key(0)), 0)
+    rng = np.random.default_rng(1)
+    x, h, c = rng.normal(size=(4, 2)), rng.normal(size=(4, 3)), rng.normal(size=(4, 3))
+    found = once(lambda cell: cell(Memory(jnp.asarray(h), jnp.asarray(c)), jnp.asarray(x)))(cell)
+
+    def norm(i, v):
+        if not normalised:
+            return v
+        standard = (v - v.mean(1, keepdims=True)) / np.sqrt(v.var(1, keepdims=True) + 1e-5)
+        return standard * np.asarray(cell.gains[i]) + np.asarray(cell.shifts[i])
+
+    gates = np.hstack([x, h]) @ np.asarray(cell.gates.weight) + np.asarray(cell.gates.bias)
+    entry, forget, new, leave = (norm(i, gates[:, 3 * i : 3 * i + 3]) for i in range(4))
+    inside = sigmoid(forget) * c + sigmoid(entry) * np.tanh(new)
+    np.testing.assert_allclose(found.c, inside, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.h, sigmoid(leave) * np.tanh(norm(4, inside)), rtol=1e-4, atol=1e-5)
+    assert LSTM(2, 3, key=jr.key(0)).gates.bias[3:6].min() == 1.0  # it remembers at first
+
+
+# ---------------------------------------------------------------- model and encoder
+
+
+def model(latents=1, seed=0):
+    return moved(DRAW(SHAPE, GLIMPSES, latents, UNITS, 2, key=jr.key(seed)), seed, 0.4)
+
+
+HEADS = {
+    "mean-field": lambda dim: GaussianEncoder((UNITS,), dim, key=jr.key(1)),
+    "vgp": lambda dim: AmortisedVGP((UNITS,), dim, 4, 1, auxiliary_width=4, key=jr.key(1)),
+    "vgp, rank": lambda dim: AmortisedVGP((UNITS,), dim, 4, 2, rank=2, auxiliary_width=4, key=jr.key(1)),
+    "vgp, inputs": lambda dim: AmortisedVGP((UNITS,), dim, 4, 1, inputs="network", auxiliary_width=4, key=jr.key(1)),
+    "paper": lambda dim: AmortisedVGP((UNITS,), dim, 4, 1, sees="meanfield", auxiliary_width=4, key=jr.key(1)),
+}
+
+
+def encoder(p, name, seed=3):
+    latents = p.latents
+    made = moved(DrawEncoder(p, HEADS[name](latents), UNITS, 2, key=jr.key(seed)), seed, 0.2)
+    wide = (0.3 * made.head.loc.weight, 0 * made.head.log_scale.weight, 0 * made.head.log_scale.bias + 0.2)
+    return eqx.tree_at(lambda q: (q.head.loc.weight, q.head.log_scale.weight, q.head.log_scale.bias), made, wide)
+
+
+@once
+def tables(bounds, p, q, key, rows):
+    return [b(p.at(X), q.at(X, p), key, rows // b.outer).reshape(-1, B) for b in bounds]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in ("mean-field", "vgp, rank") else pytest.mark.slow) for n in HEADS]
+)
+def test_bounds_by_quadrature(name):
+    p = model()
+    q = encoder(p, name)
+    bounds = Importance(0, split=False), Importance(3, split=False), Importance(3), Importance(2, outer=4)
+    single, inner, split, outer = (np.asarray(t, float) for t in tables(bounds, p, q, jr.key(0), 60_000))
+    exact = np.asarray(log_evidence(p, X), float)
+    for table in (single, inner, outer):
+        assert_unbiased(table, exact)
+    means, errors = zip(*map(mean_and_error, (single, inner, split, outer)), strict=True)
+    assert (means[0] < means[1] + 3 * np.hypot(errors[0], errors[1])).all()
+    assert (means[1] < means[3]).all() and (means[3] < exact + 3 * errors[3]).all()
+    assert (np.abs(means[2] - means[1]) < 4 * np.hypot(errors[1], errors[2])).all()  # the same mean,
+    assert errors[2].mean() < errors[1].mean()  # and less noise
+
+
+@pytest.mark.slow
+def test_sandwich_holds_the_exact_density():
+    p = model()
+    q = encoder(p, "vgp")
+
+    @once
+    def both(p, q):
+        view = q.at(X, p).view()
+        z, y, _, key = draw(view, jr.key(0), 10_000 * B)
+        [(part, own, xi)] = view.parts(z, y)
+        exact = exact_log_q(part, own, 1).reshape(GLIMPSES, -1).sum(0)
+        return exact, log_q_sandwich(view, z, y, key, 3), xi
+
+    exact, sides, _ = both(p, q)
+    upper, lower, single = (np.asarray(side - exact, float) for side in sides)
+    assert lower.mean() < 0 < upper.mean() < single.mean()
+    for weights in (np.exp(-upper), np.exp(-single)):
+        assert abs(weights.mean() - 1) < 5 * weights.std() / len(weights) ** 0.5
+
+
+def test_a_drawing_is_what_the_model_draws():
+    p = model(2)
+    q = encoder(p, "vgp")
+
+    @once
+    def both(p, q):
+        drawing = q.at(X, p).view().conditional(jr.normal(jr.key(0), (GLIMPSES, 2 * B, 1))).sample(jr.key(1))
+        return drawing, p.canvases(drawing.z), q.at(X, p).view().run(jnp.zeros((GLIMPSES, 2 * B, 1)), z=drawing.z)
+
+    drawing, canvases, again = both(p, q)
+    assert canvases.shape == (GLIMPSES, 2 * B, 6) and drawing.z.shape == (2 * B, 4)
+    for found in (canvases[-1], again.canvas):
+        np.testing.assert_allclose(drawing.canvas, found, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(drawing.features, again.features, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(drawing.z, again.z)
+
+
+# ---------------------------------------------------------------- the mean-field within the VGP
+
+
+@once
+def values_and_slopes(bound, p, encoders, key):
+    def mean(pair):
+        p, q = pair
+        each = bound(p.at(X), q.at(X, p), key, 4 * B)
+        return jnp.mean(each), each
+
+    return [eqx.filter_value_and_grad(mean, has_aux=True)((p, q)) for q in encoders]
+
+
+def test_amplitude_zero_is_draw():
+    # The same draws, values and gradients, so the same gradient variance: the analytic divergence stays.
+    p = model(2)
+    plain = encoder(p, "mean-field")
+    kernel = ARD(0.0, 0.5) + Linear(0.0, 0.5)
+    head = AmortisedVGP((UNITS,), 2, 4, 2, kernel=kernel, auxiliary_width=4, key=jr.key(0))
+    shared = (plain.head.loc, plain.head.log_scale)
+    head = eqx.tree_at(lambda q: (q.loc, q.log_scale), head, shared)
+    ours = eqx.tree_at(
+        lambda q: (q.reader, q.cell), DrawEncoder(p, head, UNITS, 2, key=jr.key(0)), (plain.reader, plain.cell)
+    )
+    first, second = values_and_slopes(Importance(2), p, (plain, ours), jr.key(5))
+    ((_, each), (by_model, by_plain)), ((_, other), (model_ours, by_ours)) = first, second
+    np.testing.assert_allclose(each, other, rtol=1e-5)
+    same = [(by_model, model_ours)]
+    same += [
+        (get(by_plain), get(by_ours))
+        for get in (lambda q: (q.reader, q.cell), lambda q: (q.head.loc, q.head.log_scale))
+    ]
+    for left, right in same:
+        for a, b in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
+    assert np.abs(jax.tree.leaves(by_plain.cell)[0]).max() > 1e-4
+
+
+def test_one_factorisation_for_all_glimpses(monkeypatch):
+    p = model(2)
+    q = encoder(p, "vgp")
+    made = []
+    monkeypatch.setattr("vgp.gp.conditioner.cholesky", lambda *args: made.append(args) or cholesky(*args))
+    jax.eval_shape(lambda: Importance(2)(p.at(X), q.at(X, p), jr.key(0), B))
+    assert len(made) == 1
+
+
+# ---------------------------------------------------------------- gradients
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mean-field", "vgp, rank"])
+def test_estimators_agree(name):
+    p = model()
+    q = encoder(p, name)
+    params, static = eqx.partition((p, q), eqx.is_inexact_array)
+    gradients = [Pathwise(), StickingTheLanding(), DoublyReparameterised()]
+    bound = Importance(2, split=False)
+
+    @once
+    def all_tables(params, keys):
+        def one(key):
+            def mean(params, gradient):
+                p, q = eqx.combine(params, static)
+                return jnp.mean(bound(p.at(X), q.at(X, p), key, 200 * B, gradient))
+
+            return [jax.grad(mean)(params, gradient) for gradient in gradients]
+
+        return jax.lax.map(one, keys)
+
+    found = all_tables(params, jr.split(jr.key(0), 40))
+    plain, *rest = [
+        np.concatenate([np.asarray(a, float).reshape(40, -1) for a in jax.tree.leaves(t)], 1) for t in found
+    ]
+    for other in rest:
+        mean, error = mean_and_error(plain - other)
+        assert (np.abs(mean) < 5 * error + 1e-5).all()
+
+
+def test_outer_draws_need_the_plain_gradient():
+    p = model()
+    q = encoder(p, "vgp")
+    with pytest.raises(TypeError, match="DRAW"):
+        jax.eval_shape(lambda: Importance(1, outer=2)(p.at(X), q.at(X, p), jr.key(0), B, DoublyReparameterised()))
+    with pytest.raises(TypeError, match="integrates f out"):
+        q.at(X, p).view(collapse=False)

@@ -14,6 +14,7 @@ from training_runs import PER_EPOCH, TINY, assert_same, begin, command, go, invo
 from vgp import loop
 from vgp.bounds import AbstractBound, Importance, draw
 from vgp.compiling import once
+from vgp.data import load
 from vgp.experiments import commands, evaluate, records, rows, train as training
 from vgp.experiments.folder import open_run
 from vgp.experiments.step import TrainStep, taken_apart
@@ -75,6 +76,11 @@ def test_every_row_can_be_trained_and_measured(source, images, tmp_path, monkeyp
         monkeypatch.setitem(rows.ARCHITECTURES, (kind, layers), (((3, 2)[:layers]), ((8, 8), (4,))[:layers]))
     row = rows.find(name)
     sizes = {"num_data": 4, "latent_dim": 1, "rank": row.rank and 2, "auxiliary_width": 4, "length": min(row.length, 2)}
+    if row.model == "draw":
+        flat = np.load(source)
+        source, sizes = tmp_path / "shaped.npz", {**sizes, "glimpses": 2, "reading": 2, "writing": 2}
+        np.savez(source, **{key: flat[key].reshape(-1, 2, 3) for key in flat})
+        images = load(source)
     run = begin(tmp_path, source, images, row, **sizes, batch=20, epochs=2, outer=min(row.outer, 5))
     progress = go(run)
     assert progress.ending == "max_steps" and np.isfinite(progress.history).all()

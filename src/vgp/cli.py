@@ -156,6 +156,7 @@ def train(
     warmup: Annotated[int | None, typer.Option(help="Epochs in which the KL's weight rises to one.")] = None,
     architecture: Annotated[str | None, typer.Option(help="deep (2×200, 2×100 units) or literal (100).")] = None,
     early: Annotated[bool, typer.Option(help="Stop when the validation bound no longer improves.")] = True,
+    start: Annotated[Path | None, typer.Option(help="A run to begin with the parameters of, where they fit.")] = None,
 ):
     """Trains a row of the paper's table: a deep model with its inference network.
 
@@ -173,7 +174,7 @@ def train(
 
     changes = {"epochs": epochs, "batch": batch, "rate": rate, "warmup": warmup, "architecture": architecture}
     folder = {"data": data, "protocol": protocol, "out": out, "resume": resume, "fresh": fresh}
-    if code := run_train(row, **folder, seed=seed, seeds=seeds, early=early, **changes):
+    if code := run_train(row, **folder, seed=seed, seeds=seeds, early=early, start=start, **changes):
         raise typer.Exit(code)
 
 

@@ -9,9 +9,12 @@ import numpy as np
 
 from .. import loop
 from ..data import Images, load
+from ..models import DRAW
 from . import pictures, records
-from .folder import Run, is_run, open_run
+from .begun import begin_with
+from .folder import Progress, Run, is_run, open_run
 from .rows import Row, find
+from .step import Parameters
 from .train import PATIENCE, sentence, train
 
 
@@ -26,6 +29,7 @@ def run_train(
     resume: bool,
     fresh: bool,
     early: bool,
+    start: Path | None = None,
     progress: bool = True,
     **changes: Any,
 ) -> int:
@@ -41,6 +45,8 @@ def run_train(
             f"There is no run in '{path}' to resume; leave --resume out to start one, or pass the folder of a run as "
             "--out."
         )
+    if resume and start is not None:
+        raise ValueError("--start is for a run that begins, got it with --resume; leave one of them out.")
     if is_run(path) and not fresh:
         run = open_run(path)
         _same(run, name, images, changes, seed, seeds)
@@ -70,9 +76,24 @@ def run_train(
         row = dataclasses.replace(row, **changes)
         run = Run(path, row, images, data, seed, seeds)
         standing, together = run.start()
+        if start is not None:
+            standing = _begin_with(run, standing, together, start)
     standing = train(run, standing, together, show=progress, patience=PATIENCE if early else None)
     print(sentence(run, standing))
     return {"interrupted": 130, "diverged": 1}.get(standing.ending, 0)
+
+
+def _begin_with(run: Run, standing: Progress, together: Parameters, start: Path) -> Progress:
+    other = open_run(start)
+    standing, taken = begin_with(standing, together, other)
+    if not taken:
+        raise ValueError(
+            f"Nothing that {other.row.name} in '{start}' learned has the name and size of something in {run.row.name}; "
+            "leave --start out, or name a run of the same model."
+        )
+    epochs = len(other.load()[0].history)
+    run.row = dataclasses.replace(run.row, begun=f"{other.row.name} at epoch {epochs}")
+    return standing
 
 
 def _possible(row: Row, changes: dict[str, Any]) -> None:
@@ -160,5 +181,9 @@ def run_sample(path: Path, *, out: Path | None, n: int, seed: int) -> None:
     run = open_run(path)
     progress, together = run.load()
     learner = together(progress.best[0])
-    for written in pictures.draw(learner, run.images, jr.key(seed), n, out or path / "samples.png"):
-        print(f"written: {written}")
+    out = out or path / "samples.png"
+    written = pictures.draw(learner, run.images, jr.key(seed), n, out)
+    if isinstance(learner.model, DRAW):
+        written.append(pictures.animate(learner.model, run.images, jr.key(seed), n, out.with_suffix(".gif")))
+    for name in written:
+        print(f"written: {name}")

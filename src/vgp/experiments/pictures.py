@@ -1,14 +1,18 @@
-"""Pictures of a trained model: images from the prior, and reconstructions beside their originals."""
+"""Pictures of a trained model: images from the prior, reconstructions beside their originals, and DRAW at work."""
 
 from pathlib import Path
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
 from ..data import Images
+from ..models import DRAW
 from .rows import Learner
+
+FRAME, LAST = 80, 2000  # milliseconds for which a frame of an animation stands
 
 
 @eqx.filter_jit
@@ -37,6 +41,23 @@ def draw(learner: Learner, images: Images, key, n: int, path: Path) -> list[Path
             where, np.kron(grid(np.asarray(pixels), images.shape), np.ones((2, 2))), cmap="gray", vmin=0, vmax=1
         )
     return [path, beside]
+
+
+@eqx.filter_jit
+def _stages(model: DRAW, key, n: int):
+    return jax.nn.sigmoid(model.canvases(model.sample_prior(key, n)))
+
+
+def animate(model: DRAW, images: Images, key, n: int, path: Path) -> Path:
+    """Writes n images as they are drawn, a frame per glimpse, to the GIF `path`: the same images as `draw` makes."""
+    from PIL import Image
+
+    stages = np.asarray(_stages(model, jr.split(key, 3)[0], n))
+    sheets = [np.kron(grid(stage, images.shape), np.ones((2, 2))) for stage in stages]
+    first, *rest = (Image.fromarray((255 * sheet).astype(np.uint8)) for sheet in sheets)
+    durations = [FRAME] * len(rest) + [LAST]
+    first.save(path, save_all=True, append_images=rest, duration=durations, loop=0)
+    return path
 
 
 def grid(pixels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

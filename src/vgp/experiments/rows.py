@@ -74,6 +74,7 @@ class Row:
     batch: int = 200
     epochs: int = 1000
     warmup: int = 0  # epochs in which the weight of the divergence rises to one
+    begun: str = ""  # the run whose parameters it began with, if any
 
     @property
     def latents(self) -> tuple[int, ...]:

@@ -1,0 +1,41 @@
+"""A run that begins with what another has learned."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from .folder import Progress, Run
+from .rows import Learner
+from .step import Parameters, taken_apart
+
+
+def begin_with(progress: Progress, together: Parameters, other: Run) -> tuple[Progress, int]:
+    """The start of a run with the best parameters of another, wherever names and sizes agree, and how many did.
+
+    A DRAW gives a DRAW with a VGP all but the variational data and the auxiliary model, and a VAE does the same for a
+    DLGM; seed i begins with the other run's seed i, modulo their number.
+    """
+    had, apart = other.load()
+    rows, taken = [], 0
+    for i, params in enumerate(progress.state.params):
+        learner, taken = _given(together(params), apart(had.best[i % len(had.best)]))
+        rows.append(taken_apart(learner)[0])
+    state = eqx.tree_at(lambda state: state.params, progress.state, jnp.stack(rows))
+    return dataclasses.replace(progress, state=state, best=jnp.copy(state.params)), taken
+
+
+def _given(learner: Learner, donor: Learner) -> tuple[Learner, int]:
+    has = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(donor)}
+    taken = 0
+
+    def one(path, leaf):
+        nonlocal taken
+        found = has.get(jax.tree_util.keystr(path))
+        if found is None or jnp.shape(found) != jnp.shape(leaf):
+            return leaf
+        taken += 1
+        return found
+
+    return jax.tree_util.tree_map_with_path(one, learner), taken

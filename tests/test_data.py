@@ -407,7 +407,9 @@ def test_names_that_are_none(folder):
     with pytest.raises(ValueError, match="must be 'fixed' or 'dynamic', got 'static'; leave it out"):
         data.load("digits", "static")
     for source in ("MNIST", folder / "digits", folder):
-        with pytest.raises(FileNotFoundError, match=r"must be 'digits', 'mnist' or the path of an \.npz file, got .*;"):
+        with pytest.raises(
+            FileNotFoundError, match=r"must be 'digits', 'mnist', 'sketch' or the path of an \.npz file, got .*;"
+        ):
             data.load(source)
 
 

@@ -4,12 +4,16 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import digits, mnist, npz
+from . import digits, mnist, npz, sketch
 from .pixels import AbstractPixels, Bits, Grays
 from .splits import TEST, VALID, drawn_once
 
 PROTOCOLS = ("fixed", "dynamic")
-READERS = {"digits": (digits.read, "dynamic"), "mnist": (mnist.read, "fixed")}  # by name, with the usual protocol
+READERS = {  # by name, with the usual protocol
+    "digits": (digits.read, "dynamic"),
+    "mnist": (mnist.read, "fixed"),
+    "sketch": (sketch.read, "fixed"),
+}
 NAMES = ", ".join(map(repr, READERS))
 
 
@@ -18,10 +22,11 @@ class Images:
     """Images to train on, to choose settings by, and to report a figure on.
 
     A figure on `test` belongs to its `protocol`: those under "fixed" and "dynamic" must not be compared. Splits may
-    be sorted, as MNIST's test images are by digit, so no part of one stands for the whole.
+    be sorted, as MNIST's test images are by digit, so no part of one stands for the whole. The sketches of `valid` are
+    in `train` too.
     """
 
-    name: str  # "digits", "mnist", or the stem of the file's name
+    name: str  # "digits", "mnist", "sketch", or the stem of the file's name
     protocol: str  # "fixed", or "dynamic": each pixel of `train` is drawn anew at every call
     shape: tuple[int, ...]  # (h, w) of an image where known, else (d,)
     train: AbstractPixels
@@ -31,7 +36,7 @@ class Images:
 
 
 def load(source: str | os.PathLike | None = None, protocol: str | None = None) -> Images:
-    """The images of a source: "digits", which is the default, "mnist", or the path of an `.npz` file.
+    """The images of a source: "digits", the default, "mnist", "sketch", or the path of an `.npz` file.
 
     Under protocol "fixed" every image is black and white once and for all. Under "dynamic" an image is gray, and is
     drawn black and white anew each time it is trained on; those for validation and test are drawn once, with seeds of

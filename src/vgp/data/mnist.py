@@ -1,8 +1,6 @@
 """MNIST from files that the user has, checked against the published pixels whatever the files' format."""
 
 import gzip
-import hashlib
-import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from ..cache import cache_folder
 from . import npz
+from .files import folders, places, sha256
 from .splits import Splits
 
 SHAPE = (28, 28)
@@ -60,23 +58,16 @@ def read(protocol: str) -> Splits:
             rows = {split: _parsed(path, parse) for split, path in files.items()}
             return _splits(rows, protocol, " and ".join(path.name for path in files.values()))
     originals = " and ".join(ORIGINALS[protocol].values())
-    places = " or ".join(f"'{folder}'" for folder in folders())
     raise FileNotFoundError(
-        f"MNIST under protocol '{protocol}' needs {NPZ[protocol]}, or {originals}, and neither is in {places}; "
+        f"MNIST under protocol '{protocol}' needs {NPZ[protocol]}, or {originals}, and neither is in {places()}; "
         f"download the originals from {PUBLISHED[protocol]} to one of these folders, or set VGP_DATA to the folder "
         "that has them."
     )
 
 
-def folders() -> list[Path]:
-    """Where the files may be: the folder in VGP_DATA, and the one for this library's caches."""
-    named, cache = os.environ.get("VGP_DATA"), cache_folder() / "data"
-    return [Path(named).expanduser(), cache] if named else [cache]
-
-
 def _splits(rows: Rows, protocol: str, files: str) -> Splits:
     for split, expected in SHA256[protocol].items():
-        came = hashlib.sha256(np.ascontiguousarray(rows[split]).tobytes()).hexdigest()
+        came = sha256(rows[split])
         if came != expected:
             raise ValueError(
                 f"The {split} images in {files} must be the published ones, with sha256 {expected[:16]}, and have "

@@ -48,7 +48,7 @@ def test_windows_read_and_write():
     # The numbers are bent by a tanh that hardly touches them at this size; here they are bent back beforehand.
     reach = np.array([4.0, 4.0, 8.0, 6.0, 6.0])
     found = once(lambda raw: window(raw, 3, (5, 7)))(jnp.asarray(reach * np.arctanh(raw / reach)))
-    seen, drawn = read(found, jnp.asarray(image)), write(found, jnp.asarray(patch))
+    seen, drawn = read(found, jnp.asarray(image)[:, None])[:, 0], write(found, jnp.asarray(patch))
     for i in range(4):
         across, down = by_hand(raw[i], 3, (5, 7))
         gain = np.exp(raw[i, 4])
@@ -63,7 +63,7 @@ def attended(raw, size):
 
     def one(raw):
         found = window(raw[None], size, (28, 28))
-        seen = read(found, image)
+        seen = read(found, image[None])[0]
         return jnp.sum(jnp.sin(write(found, seen) + jnp.sum(seen)))
 
     return jax.vmap(jax.value_and_grad(one))(raw)

@@ -18,7 +18,7 @@ from ..models.draw import DRAW, Drawing
 from ..models.lstm import LSTM
 from ..noise import standard_normal
 from .base import AbstractEncoder
-from .networks import Dense
+from .networks import Dense, Joined
 
 
 class DrawEncoder(AbstractEncoder):
@@ -139,21 +139,25 @@ class DrawView(AbstractView):
         x = jnp.tile(self.x, (n // len(self.x), 1)).reshape(n, *model.shape)
         given = None if z is None else z.reshape(n, model.glimpses, -1).swapaxes(0, 1)
 
+        after = Joined(encoder.reader, model.writer)  # both see the decoder's memory
+
         def glimpse(carry, inputs):
-            memory, canvas = carry
+            memory, canvas, place = carry
             xi, rows, noise, z = inputs
-            place = window(encoder.reader(canvas.memory.h), encoder.size, model.shape)
             lacking = x - jax.nn.sigmoid(canvas.logits).reshape(x.shape)
-            seen = jnp.concatenate([read(place, image).reshape(n, -1) for image in (x, lacking)], axis=-1)
-            memory = encoder.cell(memory, seen, canvas.memory.h)
+            seen = read(window(place, encoder.size, model.shape), jnp.stack([x, lacking], axis=1))
+            memory = encoder.cell(memory, seen.reshape(n, -1), canvas.memory.h)
             if z is None:
                 q: Any = Collapsed(_at_rows(encoder.process(memory.h), rows)).conditional(xi).base_dist
                 z = q.loc + q.scale * noise
-            return (memory, model.advance(canvas, z)), (z, memory.h)
+            drawn = model.cell(canvas.memory, z)
+            place, written = after(drawn.h)
+            return (memory, model.painted(canvas, drawn, written), place), (z, memory.h)
 
-        start = encoder.cell.begin(n), model.begin(n)
+        blank = model.begin(n)
+        start = encoder.cell.begin(n), blank, encoder.reader(blank.memory.h)
         inputs = y, self._rows(y) if z is None else None, noise, given
-        (_, canvas), (drawn, features) = jax.lax.scan(glimpse, start, inputs, unroll=encoder.unroll)
+        (_, canvas, _), (drawn, features) = jax.lax.scan(glimpse, start, inputs, unroll=encoder.unroll)
         return Drawing(
             z=drawn.swapaxes(0, 1).reshape(n, -1),
             canvas=canvas.logits,

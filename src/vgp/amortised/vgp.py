@@ -16,7 +16,7 @@ from ..noise import initial_normal
 from .auxiliary import Informed
 from .base import AbstractEncoder, Given
 from .linearised import linearised
-from .networks import Dense, Trunk
+from .networks import Dense, Joined, Trunk
 from .scale import positive
 
 JITTER = 1e-4  # relative: inputs in many dimensions are far apart, and a step must not wait for a search
@@ -58,7 +58,8 @@ class AmortisedVGP(AbstractEncoder):
     auxiliary: Informed
     linearised: int = eqx.field(static=True)
     sees: str = eqx.field(static=True)
-    conditioner: Conditioner | None  # once prepared
+    conditioner: Conditioner | None  # once prepared,
+    heads: Joined | None  # as are these: all that reads the trunk's features
 
     def __init__(
         self,
@@ -109,7 +110,7 @@ class AmortisedVGP(AbstractEncoder):
         self.sees = sees
         known = width if sees == "features" else 2 * dim
         self.auxiliary = Informed(known, dim, c, auxiliary_width, rank=seen, factorised=factorised, key=keys[7])
-        self.conditioner = self.linear = None
+        self.conditioner = self.heads = self.linear = None
         if mean != "zero":
             # A latent input to each variable, as far as they go, and a variance of one in all.
             driven = np.arange(p) < min(dim, c)
@@ -120,28 +121,31 @@ class AmortisedVGP(AbstractEncoder):
             self.auxiliary = self.auxiliary.started(self.linear[:dim], total)
 
     def prepared(self) -> "AmortisedVGP":
-        """With the factor of the shared inputs: one per step, however many x it is used at."""
-        if self.moved is not None or self.conditioner is not None:
+        """With the factor of the shared inputs, one per step however many x it is used at, and the heads as one."""
+        if self.heads is not None:
             return self
-        built = Conditioner(self.kernel, self.inputs, JITTER)
-        return eqx.tree_at(lambda q: q.conditioner, self, built, is_leaf=lambda leaf: leaf is None)
+        layers = (self.loc, self.log_scale, self.outputs, self.moved, self.tilted)
+        conditioner = Conditioner(self.kernel, self.inputs, JITTER) if self.moved is None else None
+        made = conditioner, Joined(*(layer for layer in layers if layer is not None))
+        return eqx.tree_at(lambda q: (q.conditioner, q.heads), self, made, is_leaf=lambda leaf: leaf is None)
 
     def at(self, x, model=None):
-        h = self.trunk(x)
-        outputs = self.outputs(h).reshape(x.shape[0], -1, self.meanfield.blocks * self.dim)
+        ready = self.prepared()
+        assert ready.heads is not None
+        h, n = self.trunk(x), x.shape[0]
+        loc, log_scale, outputs, *more = ready.heads(h)
+        scale, outputs = positive(log_scale), outputs.reshape(n, -1, self.meanfield.blocks * self.dim)
+        if self.moved is None:
+            conditioner = ready.conditioner
+        else:
+            conditioner = EachConditioner(self.kernel, self.inputs + more.pop(0).reshape(n, *self.inputs.shape), JITTER)
         seen, linear = [outputs[..., : self.dim]], self.linear
         if self.tilted is not None and linear is not None:
-            tilts = self.tilted(h).reshape(x.shape[0], self.dim, self.latent_dim)
+            tilts = more.pop(0).reshape(n, self.dim, self.latent_dim)
             seen.append(tilts.swapaxes(1, 2))
             linear = linear + jnp.pad(tilts, ((0, 0), (0, len(linear) - self.dim), (0, 0)))
-        loc, scale = self.loc(h), positive(self.log_scale(h))
         known = h if self.sees == "features" else jnp.concatenate([loc, jnp.log(scale)], axis=-1)
         auxiliary = self.auxiliary.at(known, jnp.concatenate(seen, axis=1) if self.auxiliary.projects else None)
         local = Local(outputs, linear, loc, scale, self.basis)
-        if self.moved is None:
-            conditioner = self.prepared().conditioner
-        else:
-            inputs = self.inputs + self.moved(h).reshape(x.shape[0], *self.inputs.shape)
-            conditioner = EachConditioner(self.kernel, inputs, JITTER)
         process = Process(conditioner, local, self.meanfield, auxiliary)
         return Given(dim=self.dim, process=linearised(process, self.linearised))

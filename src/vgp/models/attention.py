@@ -40,10 +40,10 @@ def window(raw: Float[Array, "n 5"], size: int, shape: tuple[int, int]) -> Windo
     return Window(filters(x, width), filters(y, height), jnp.exp(log_intensity)[..., 0])
 
 
-def read(window: Window, image: Float[Array, "n h w"]) -> Float[Array, "n k k"]:
-    """What the filters see: intensity · F_y image F_xᵀ."""
-    rows = jnp.einsum("nkw,nhw->nhk", window.across, image)
-    return window.intensity[:, None, None] * jnp.einsum("njh,nhk->njk", window.down, rows)
+def read(window: Window, images: Float[Array, "n g h w"]) -> Float[Array, "n g k k"]:
+    """What the filters see of each of g images: intensity · F_y image F_xᵀ."""
+    rows = jnp.einsum("nkw,nghw->nghk", window.across, images)
+    return window.intensity[:, None, None, None] * jnp.einsum("njh,nghk->ngjk", window.down, rows)
 
 
 def write(window: Window, patch: Float[Array, "n k k"]) -> Float[Array, "n h w"]:

@@ -82,8 +82,11 @@ class DRAW(AbstractModel):
     def advance(self, canvas: Canvas, z: Float[Array, "n l"]) -> Canvas:
         """The canvas after one more glimpse."""
         memory = self.cell(canvas.memory, z)
-        given = self.writer(memory.h)
-        place, patch = given[:, :RAW], given[:, RAW:].reshape(-1, self.size, self.size)
+        return self.painted(canvas, memory, self.writer(memory.h))
+
+    def painted(self, canvas: Canvas, memory: Memory, written: Float[Array, "n w"]) -> Canvas:
+        """The canvas with what the writer made of a memory: where, and a patch."""
+        place, patch = written[:, :RAW], written[:, RAW:].reshape(-1, self.size, self.size)
         added = write(window(place, self.size, self.shape), patch)
         return Canvas(memory, canvas.logits + added.reshape(canvas.logits.shape))
 

@@ -10,7 +10,7 @@ from jaxtyping import PRNGKeyArray
 
 from ..amortised.auxiliary import NoLatent
 from ..amortised.base import AbstractEncoder, Given
-from ..amortised.networks import Dense, Trunk
+from ..amortised.networks import Dense, Joined, Trunk
 from ..amortised.scale import positive
 from ..families.process import Local, Process
 from ..gp.conditioner import AbstractConditioner
@@ -35,18 +35,22 @@ class GaussianEncoder(AbstractEncoder):
     trunk: Trunk
     loc: Dense
     log_scale: Dense
+    heads: Joined | None = None  # both, once prepared
     latent_dim: int = eqx.field(static=True, default=0)
 
     def __init__(self, sizes: tuple[int, ...], dim: int, *, key: PRNGKeyArray):
         keys = jr.split(key, 3)
-        self.dim, self.latent_dim = dim, 0
+        self.dim, self.latent_dim, self.heads = dim, 0, None
         self.trunk = Trunk(sizes, key=keys[0])
         self.loc = Dense(self.trunk.width, dim, key=keys[1])
         self.log_scale = Dense(self.trunk.width, dim, zero=True, key=keys[2])
 
+    def prepared(self):
+        heads = Joined(self.loc, self.log_scale) if self.heads is None else self.heads
+        return eqx.tree_at(lambda q: q.heads, self, heads, is_leaf=lambda leaf: leaf is None)
+
     def at(self, x, model=None):
-        h = self.trunk(x)
-        loc = self.loc(h)
-        local = Local(jnp.zeros((0, self.dim), loc.dtype), None, loc, positive(self.log_scale(h)))
+        loc, log_scale = self.prepared().heads(self.trunk(x))
+        local = Local(jnp.zeros((0, self.dim), loc.dtype), None, loc, positive(log_scale))
         meanfield = Normal(self.dim)  # of scale one: σ(x) is all there is
         return Given(dim=self.dim, process=Process(Nothing(), local, meanfield, NoLatent()))

@@ -92,6 +92,11 @@ def test_a_guide(run, quick):
     assert space["low"] < space["high"] and space["new"]["effect"].shape == (500, 8)
 
 
+@pytest.mark.slow
+def test_draw(run):
+    assert run("docs/draw.md", 0)["values"].shape == (5,)
+
+
 def test_pymc(run, quick):
     pytest.importorskip("pymc")
     space = run("docs/pymc.md", 0)

@@ -13,6 +13,7 @@ from . import (
 )
 from .families import VGP as VGP
 from .fit import fit as fit
+from .gp import Grid as Grid
 from .result import Fit as Fit, load as load
 from .target import Target as Target
 from .targets import Stream as Stream, from_numpyro as from_numpyro, from_pymc as from_pymc, target as target

@@ -7,4 +7,5 @@ from .gp.kernels import (
     Matern12 as Matern12,
     Matern32 as Matern32,
     Matern52 as Matern52,
+    Separable as Separable,
 )

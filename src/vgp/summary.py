@@ -9,7 +9,8 @@ import numpy as np
 from jax.tree_util import keystr, tree_flatten_with_path
 
 from .families import VGP, AbstractExact
-from .gp import Conditioner
+from .gp import Conditioner, conditioned
+from .gp.axis import JITTER
 from .result import Fit, Text, _recent
 from .target import Values
 from .trust import GOOD, USABLE, known
@@ -46,8 +47,9 @@ def _header(fit: Fit) -> Iterator[tuple[str, str]]:
         )
     yield "family", f"{type(family).__name__}, {family.dim} dimensions"
     if isinstance(family, VGP):
-        jitter = float(Conditioner(family.kernel, family.inputs).jitter)
-        yield "", f"num_data {family.inputs.shape[0]}, latent_dim {family.latent_dim}"
+        yield "", f"latent_dim {family.latent_dim}, process {family.solver}"
+        conditioner = conditioned(family.kernel, family.inputs)
+        jitter = float(conditioner.jitter) if isinstance(conditioner, Conditioner) else JITTER
         yield "", f"effective dimension {float(family.effective_dim):.1f}, jitter {jitter:.1g}"
     yield "run", f"{len(fit.histories)} steps, {fit.seconds:.1f} s"
     if fit.settings.restarts > 1:

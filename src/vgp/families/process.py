@@ -40,7 +40,7 @@ class Local(eqx.Module):
         """How many datapoints have a part of their own; None where the part is shared."""
         return self.loc.shape[0] if self.loc.ndim == 2 else None
 
-    def mean(self, weights: Float[Array, "*k m"], xi: Float[Array, "*k c"]) -> Float[Array, "*k p"]:
+    def mean(self, weights: Any, xi: Float[Array, "*k c"]) -> Float[Array, "*k p"]:
         """The mean function and A(ξ) t, from the whitened rows of the conditioner."""
         if self.basis is not None:
             weights = weights @ self.basis

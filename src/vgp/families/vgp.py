@@ -10,13 +10,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..auxiliary import AbstractAuxiliary, Residual
 from ..compiling import once
-from ..gp import ARD, AbstractKernel, Conditioner
+from ..gp import ARD, AbstractKernel, Grid, conditioned, told
 from ..meanfield import AbstractMeanField, Normal
 from ..noise import initial_normal, sample
 from .base import AbstractHierarchical, AbstractView
 from .place import Place
 from .process import Collapsed, Extended, Local, Process
 
+POINTS = 3.0  # the lengthscale that a kernel starts with on a grid, in points
 SPREAD = 2.0  # the variational inputs start wider than ξ ~ N(0, I), so that the warp is anchored in its tails
 
 
@@ -34,8 +35,9 @@ class VGP(AbstractHierarchical):
     prior); `latent_dim`, by default `dim`; `key`.
 
     **Other arguments:** `inputs` and `outputs`, starting values of s and t, by default spread normal draws
-    and zero; `kernel`, by default `ARD` with a small
-    variance and weights 1/c; `mean`, "affine" (m(ξ) = B ξ) or "zero" (the paper); `meanfield`, by default
+    and zero; inputs may be a `vgp.Grid`, which is not learned and may have a million points; `kernel`, by default
+    `ARD` with a small variance and weights 1/c, or on a grid a lengthscale of a few points; `mean`, "affine"
+    (m(ξ) = B ξ) or "zero" (the paper); `meanfield`, by default
     `Normal` with a learned scale; `auxiliary`, by default `Residual`; `loc` and `scale`, the whitening:
     `scale` has one number per variable or is a lower triangular matrix. Neither is learned; where both are left
     out, `vgp.fit` finds them.
@@ -47,7 +49,7 @@ class VGP(AbstractHierarchical):
     dim: int = eqx.field(static=True)
     latent_dim: int = eqx.field(static=True)
     kernel: AbstractKernel
-    inputs: Float[Array, "m c"]
+    inputs: Float[Array, "m c"] | Grid
     whitened: Float[Array, "m p"]
     linear: Float[Array, "p c"] | None
     meanfield: AbstractMeanField
@@ -62,7 +64,7 @@ class VGP(AbstractHierarchical):
         num_data: int = 64,
         latent_dim: int | None = None,
         *,
-        inputs: Float[Array, "m c"] | None = None,
+        inputs: Float[Array, "m c"] | Grid | None = None,
         outputs: Float[Array, "m p"] | None = None,
         kernel: AbstractKernel | None = None,
         mean: Literal["affine", "zero"] = "affine",
@@ -72,6 +74,9 @@ class VGP(AbstractHierarchical):
         scale: Float[Array, " d"] | Float[Array, "d d"] | None = None,
         key: PRNGKeyArray,
     ):
+        if isinstance(inputs, Grid):
+            num_data = inputs.size
+            latent_dim = inputs.latent_dim if latent_dim is None else latent_dim
         c = dim if latent_dim is None else latent_dim
         for name, value, least in (("dim", dim, 1), ("num_data", num_data, 0), ("latent_dim", c, 1)):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -80,21 +85,15 @@ class VGP(AbstractHierarchical):
             raise ValueError(f"The mean function is 'affine' or 'zero', got {mean!r}.")
         inputs_key, auxiliary_key = jr.split(key)
         self.dim, self.latent_dim = dim, c
-        self.kernel = ARD(0.05, np.full(c, 1.0 / c)) if kernel is None else kernel
-        self.inputs = (
-            SPREAD * initial_normal(inputs_key, (num_data, c)) if inputs is None else jnp.asarray(inputs, float)
-        )
-        if self.inputs.ndim != 2 or self.inputs.shape[1] != c:
-            raise ValueError(
-                f"The inputs must be (num_data, {c}), got {self.inputs.shape}; set latent_dim to their width."
-            )
+        self.inputs = _inputs(inputs, num_data, c, inputs_key)
+        self.kernel = _kernel(self.inputs, c) if kernel is None else kernel
         self.meanfield = Normal(dim, initial=0.5) if meanfield is None else meanfield
         p = self.meanfield.blocks * dim
-        m = self.inputs.shape[0]
+        m = self.num_data
         if outputs is None:
             self.whitened = jnp.asarray(np.zeros((m, p)), float)
         elif jnp.shape(outputs) == (m, p):
-            self.whitened = Conditioner(self.kernel, self.inputs).whitener @ jnp.asarray(outputs, float)
+            self.whitened = conditioned(self.kernel, self.inputs).whiten(jnp.asarray(outputs, float))
         else:
             raise ValueError(f"The outputs must be ({m}, {p}), one row per input, got {jnp.shape(outputs)}.")
         rising = np.eye(p, c) * (np.arange(p) < dim)[:, None]  # z rises with ξ; a driven scale starts flat
@@ -121,13 +120,23 @@ class VGP(AbstractHierarchical):
 
     def view(self, collapse: bool = True) -> "AbstractView":
         local = Local(self.whitened, self.linear, self.offset)
-        process = Process(Conditioner(self.kernel, self.inputs), local, self.meanfield, self.auxiliary)
+        process = Process(conditioned(self.kernel, self.inputs), local, self.meanfield, self.auxiliary)
         return Collapsed(process) if collapse else Extended(process)
 
     @property
     def outputs(self) -> Float[Array, "m p"]:
         """The variational outputs t, in whitened units and as residuals from the mean function."""
-        return Conditioner(self.kernel, self.inputs).factor @ self.whitened
+        return conditioned(self.kernel, self.inputs).colour(self.whitened)
+
+    @property
+    def num_data(self) -> int:
+        """m."""
+        return self.inputs.size if isinstance(self.inputs, Grid) else self.inputs.shape[0]
+
+    @property
+    def solver(self) -> str:
+        """The algebra that conditions the process on its data: dense, or what a grid allows."""
+        return told(eqx.filter_eval_shape(conditioned, self.kernel, self.inputs))
 
     @property
     def effective_dim(self) -> Float[Array, ""]:
@@ -139,6 +148,25 @@ class VGP(AbstractHierarchical):
         view = self.view()
         latent_key, key = jr.split(key)
         return sample(view.conditional(view.sample_latent(latent_key, n)), key)
+
+
+def _inputs(inputs, num_data: int, c: int, key: PRNGKeyArray):
+    if isinstance(inputs, Grid):
+        if inputs.latent_dim != c:
+            raise ValueError(f"The Grid has {inputs.latent_dim} dimensions, got latent_dim = {c}; leave it out.")
+        return inputs
+    made = SPREAD * initial_normal(key, (num_data, c)) if inputs is None else jnp.asarray(inputs, float)
+    if made.ndim != 2 or made.shape[1] != c:
+        raise ValueError(f"The inputs must be (num_data, {c}), got {made.shape}; set latent_dim to their width.")
+    return made
+
+
+def _kernel(inputs, c: int) -> AbstractKernel:
+    # Free inputs are few, so that the process has to reach far; on a grid, a few points, or it has no use for them.
+    if not isinstance(inputs, Grid):
+        return ARD(0.05, np.full(c, 1.0 / c))
+    spacing = (np.subtract(inputs.high, inputs.low)) / (np.array(inputs.points) - 1)
+    return ARD(0.05, 1 / np.minimum(POINTS * spacing, c**0.5) ** 2)
 
 
 @once

@@ -5,6 +5,7 @@ from .conditioner import (
     Conditioner as Conditioner,
     EachConditioner as EachConditioner,
 )
+from .grid import Grid as Grid
 from .kernels import (
     ARD as ARD,
     AbstractKernel as AbstractKernel,
@@ -12,4 +13,6 @@ from .kernels import (
     Matern12 as Matern12,
     Matern32 as Matern32,
     Matern52 as Matern52,
+    Separable as Separable,
 )
+from .structure import conditioned as conditioned, told as told

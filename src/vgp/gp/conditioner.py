@@ -1,6 +1,7 @@
 """The Gaussian process conditioned on variational data (eq. `gp_posterior`), dense."""
 
 import abc
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,7 +16,8 @@ class AbstractConditioner(eqx.Module):
     """Kernel and variational inputs s, made ready once per step: it knows nothing of the outputs t.
 
     To add one, subclass and give `latent_dim`, the number c of coordinates of an input, and `rows(xi)`: weights w(ξ)
-    and variance v(ξ) of the process at each ξ, so that the conditional mean of any output with t = L u is w(ξ) u.
+    and variance v(ξ) of the process at each ξ, so that the conditional mean of any output with t = L u is w(ξ) u. The
+    weights are an array, or something that knows `weights @ u` without being one.
     """
 
     @property
@@ -23,7 +25,7 @@ class AbstractConditioner(eqx.Module):
     def latent_dim(self) -> int: ...
 
     @abc.abstractmethod
-    def rows(self, xi: Float[Array, "*k c"]) -> tuple[Float[Array, "*k m"], Float[Array, "*k"]]: ...
+    def rows(self, xi: Float[Array, "*k c"]) -> tuple[Any, Float[Array, "*k"]]: ...
 
 
 class Conditioner(AbstractConditioner):
@@ -60,6 +62,14 @@ class Conditioner(AbstractConditioner):
         left = jnp.maximum(self.kernel.correlation_diagonal(points) - explained, self.jitter)
         variance = self.kernel.variance * left
         return weights.reshape(*xi.shape[:-1], weights.shape[-1]), variance.reshape(xi.shape[:-1])
+
+    def colour(self, whitened: Float[Array, "m p"]) -> Float[Array, "m p"]:
+        """t = L u."""
+        return self.factor @ whitened
+
+    def whiten(self, outputs: Float[Array, "m p"]) -> Float[Array, "m p"]:
+        """u = L⁻¹ t."""
+        return self.whitener @ outputs
 
     def __call__(
         self, xi: Float[Array, "n c"], whitened: Float[Array, "m p"]

@@ -39,6 +39,13 @@ class AbstractKernel(eqx.Module):
     @abc.abstractmethod
     def relevance(self, c: int) -> Float[Array, " c"]: ...
 
+    def along(self, c: int) -> "list[AbstractKernel] | None":
+        """Kernels of one coordinate each whose correlations multiply to this one; None where it is no such product.
+
+        A kernel that depends on the difference of two points only, and is such a product, has structure on a grid.
+        """
+        return None
+
     def __call__(self, x: Float[Array, "n c"], y: Float[Array, "m c"]) -> Float[Array, "n m"]:
         """The covariance matrix between two sets of points."""
         return self.variance * self.correlation(x, y)
@@ -56,7 +63,9 @@ class AbstractKernel(eqx.Module):
 
 
 def squared_distance(x: Float[Array, "n c"], y: Float[Array, "m c"]) -> Float[Array, "n m"]:
-    """‖x − y‖² as one matrix product, never an (n, m, c) array."""
+    """‖x − y‖² as one matrix product, never an (n, m, c) array; one coordinate by itself loses no digit."""
+    if x.shape[1] == 1:
+        return (x - y.T) ** 2
     cross = jnp.matmul(x, y.T, precision=HIGHEST)
     return jnp.maximum(jnp.sum(x**2, 1)[:, None] + jnp.sum(y**2, 1)[None, :] - 2 * cross, 0.0)
 
@@ -101,12 +110,19 @@ class _Stationary(AbstractKernel):
     def relevance(self, c):
         return jnp.broadcast_to(self.weights, (c,))
 
+    def along(self, c):
+        return [self] if c == 1 else None
+
 
 class ARD(_Stationary):
     """Eq. `ard`: k(s, s') = σ² exp(−½ Σ_j ω_j (s_j − s'_j)²), with variance σ² and weights ω."""
 
     def profile(self, r2):
         return jnp.exp(-0.5 * r2)
+
+    def along(self, c):
+        roots = jnp.broadcast_to(self.root_weights, (c,))
+        return [eqx.tree_at(lambda k: k.root_weights, self, roots[i]) for i in range(c)]
 
 
 def _distance(r2):
@@ -190,6 +206,10 @@ class Sum(AbstractKernel):
         first, second = self._shares()
         return first * self.first.relevance(c) + second * self.second.relevance(c)
 
+    def along(self, c):
+        fits = c == 1 and self.first.along(c) is not None and self.second.along(c) is not None
+        return [self] if fits else None
+
 
 class Product(AbstractKernel):
     """k₁ k₂."""
@@ -209,3 +229,44 @@ class Product(AbstractKernel):
 
     def relevance(self, c):
         return self.first.relevance(c) + self.second.relevance(c)
+
+    def along(self, c):
+        first, second = self.first.along(c), self.second.along(c)
+        if first is None or second is None:
+            return None
+        return [Product(one, other) for one, other in zip(first, second, strict=True)]
+
+
+class Separable(AbstractKernel):
+    """k(s, s') = Π_j k_j(s_j, s'_j): one kernel for each coordinate, for a grid in several dimensions."""
+
+    each: tuple[AbstractKernel, ...]
+
+    def __init__(self, *each: AbstractKernel):
+        self.each = each
+
+    @property
+    def variance(self) -> Float[Array, ""]:
+        return jnp.prod(jnp.stack([kernel.variance for kernel in self.each]))
+
+    def _checked(self, c):
+        if c != len(self.each):
+            raise ValueError(f"Separable has a kernel for each of {len(self.each)} coordinates, got points of {c}.")
+
+    def correlation(self, x, y):
+        self._checked(x.shape[1])
+        parts = [kernel.correlation(x[:, i : i + 1], y[:, i : i + 1]) for i, kernel in enumerate(self.each)]
+        return jnp.prod(jnp.stack(parts), axis=0)
+
+    def correlation_diagonal(self, x):
+        parts = [kernel.correlation_diagonal(x[:, i : i + 1]) for i, kernel in enumerate(self.each)]
+        return jnp.prod(jnp.stack(parts), axis=0)
+
+    def relevance(self, c):
+        self._checked(c)
+        return jnp.stack([kernel.relevance(1)[0] for kernel in self.each])
+
+    def along(self, c):
+        self._checked(c)
+        parts = [kernel.along(1) for kernel in self.each]
+        return None if None in parts else [part[0] for part in parts if part is not None]

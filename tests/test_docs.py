@@ -92,6 +92,10 @@ def test_a_guide(run, quick):
     assert space["low"] < space["high"] and space["new"]["effect"].shape == (500, 8)
 
 
+def test_grids(run):
+    assert run("docs/grids.md", 0)["family"].num_data == 10**6
+
+
 @pytest.mark.slow
 def test_draw(run):
     assert run("docs/draw.md", 0)["values"].shape == (5,)

@@ -12,7 +12,6 @@ import dataclasses
 import os
 import re
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import equinox as eqx
@@ -20,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import record
+from dlgm import measure
 
 from vgp import loop
 from vgp.amortised import draw as encoder_module
@@ -100,18 +100,6 @@ def launches(text: str) -> float:
 
     outer = re.search(r"^ENTRY %?([\w.\-]+)", text, re.MULTILINE)
     return count(outer[1]) if outer else float("nan")
-
-
-def measure(compiled, constant, state, rounds: int = 3) -> float:
-    """Milliseconds a step: the median of a few turns, after one to warm up."""
-    times = []
-    for _ in range(rounds + 1):
-        jax.block_until_ready(state)
-        started = time.perf_counter()
-        state, values = compiled(constant, state)
-        jax.block_until_ready(values)
-        times.append((time.perf_counter() - started) / constant[1] * 1e3)
-    return sorted(times[1:])[rounds // 2]
 
 
 def main() -> None:

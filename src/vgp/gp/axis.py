@@ -18,14 +18,10 @@ JITTER = 1e-6  # added to the correlation matrix of every axis
 
 
 class Row(NamedTuple):
-    """At n points of one coordinate: weights w of the whitened outputs, and the part of the variance that is explained.
-
-    `residual` is the largest relative residual of the solves behind them, zero for a direct one.
-    """
+    """At n points of one coordinate: weights w of the whitened outputs, and the part of the variance they explain."""
 
     weights: Float[Array, "n m"]
     explained: Float[Array, " n"]
-    residual: Float[Array, ""]
 
 
 class AbstractAxis(eqx.Module):
@@ -66,7 +62,7 @@ class DenseAxis(AbstractAxis):
     def rows(self, kernel, x):
         cross = kernel.correlation(self.points, x[:, None])
         weights = solve_triangular(self._factor(kernel), cross, lower=True)
-        return Row(weights.T, jnp.sum(weights**2, axis=0), jnp.zeros(()))
+        return Row(weights.T, jnp.sum(weights**2, axis=0))
 
     def colour(self, kernel, u):
         return self._factor(kernel) @ u

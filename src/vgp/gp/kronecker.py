@@ -32,7 +32,7 @@ class KroneckerRows(eqx.Module):
 
 
 class KroneckerConditioner(AbstractConditioner):
-    """Kernel and grid, made ready once per step: c small matrices in place of one with m rows."""
+    """Kernel and grid: c small matrices in place of one with m rows. They are factored anew by every call of `rows`."""
 
     kernel: AbstractKernel
     grid: Grid

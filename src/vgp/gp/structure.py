@@ -9,7 +9,7 @@ from .kernels import AbstractKernel
 from .kronecker import KroneckerConditioner
 from .toeplitz import ToeplitzAxis
 
-CROSSING = 1000  # points along an axis from which the FFT is ahead of a factor (`vgp bench solvers`)
+CROSSING = 1000  # points along an axis from which the FFT takes the place of a factor: an estimate, not yet measured
 MOST = 4096  # inputs that a dense factor is still made for
 
 

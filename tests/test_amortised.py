@@ -144,7 +144,7 @@ def of_vgp(family, z, xi, f):
     """Mean, scale and log joint density of z given ξ and given (ξ, f), by way of the place."""
     w, volume = family.place.inverse(z), family.place.log_volume
     with pytest.MonkeyPatch.context() as patch:  # the one thing that differs
-        patch.setattr("vgp.families.vgp.Conditioner", partial(Conditioner, jitter=JITTER))
+        patch.setattr("vgp.gp.structure.Conditioner", partial(Conditioner, jitter=JITTER))
         views = family.view(), family.view(collapse=False)
     given = []
     for view, y in zip(views, (xi, (xi, f)), strict=True):

@@ -47,7 +47,7 @@ def _header(fit: Fit) -> Iterator[tuple[str, str]]:
         )
     yield "family", f"{type(family).__name__}, {family.dim} dimensions"
     if isinstance(family, VGP):
-        yield "", f"latent_dim {family.latent_dim}, process {family.solver}"
+        yield "", f"num_data {family.num_data}, latent_dim {family.latent_dim}, {family.solver}"
         conditioner = conditioned(family.kernel, family.inputs)
         jitter = float(conditioner.jitter) if isinstance(conditioner, Conditioner) else JITTER
         yield "", f"effective dimension {float(family.effective_dim):.1f}, jitter {jitter:.1g}"

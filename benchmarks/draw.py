@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,14 +23,13 @@ import record
 from dlgm import measure
 
 from vgp import loop
-from vgp.amortised import draw as encoder_module
+from vgp.amortised import deferred, draw as encoder_module
 from vgp.data import Bits
 from vgp.experiments import rows, step
 from vgp.models import draw as model_module
 
 PLAIN = rows.find("draw")
 VGP = rows.find("draw-vgp")
-STYLES = {"products": (encoder_module.read, model_module.write)}
 
 
 def _read(window, images):
@@ -44,26 +44,44 @@ def _write(window, patch):
     return image / window.intensity[:, None, None]
 
 
-STYLES["sums"] = (_read, _write)
+class Style(NamedTuple):
+    """How the attention is contracted, what a glimpse leaves for its gradient, and how exact products are."""
+
+    read: Any = encoder_module.read
+    write: Any = model_module.write
+    kept: Any = deferred.KEPT
+    precision: str | None = None
 
 
-def variants() -> dict[str, tuple[rows.Row, int, str]]:
-    """Row, K and the style of the attention's contractions, of everything that is timed."""
+USUAL = Style()
+SUMS = Style(_read, _write)
+ALL = Style(kept=jax.checkpoint_policies.everything_saveable)
+NOTHING = Style(kept=jax.checkpoint_policies.nothing_saveable)
+HALF = Style(precision="bfloat16")
+
+
+def variants() -> dict[str, tuple[rows.Row, int, Style]]:
+    """Row, K and style of everything that is timed."""
     change = dataclasses.replace
+    plain, wide = change(PLAIN, unroll=8), change(VGP, unroll=8)
     named = {
-        "draw": (PLAIN, 0, "products"),
-        "draw, unroll 4": (change(PLAIN, unroll=4), 0, "products"),
-        "draw, unroll 8": (change(PLAIN, unroll=8), 0, "products"),
-        "draw, sums": (PLAIN, 0, "sums"),
-        "draw, sums, unroll 4": (change(PLAIN, unroll=4), 0, "sums"),
-        "draw, sums, batch 256": (change(PLAIN, batch=256), 0, "sums"),
-        "draw, sums, batch 512": (change(PLAIN, batch=512), 0, "sums"),
-        "draw, layer norm, sums": (change(PLAIN, normalised=True), 0, "sums"),
-        "draw + vgp, K = 0, sums": (VGP, 0, "sums"),
-        "draw + vgp, K = 0, sums, unroll 4": (change(VGP, unroll=4), 0, "sums"),
-        "draw + vgp, K = 4, sums": (VGP, 4, "sums"),
-        "draw + vgp, full rank, K = 0, sums": (change(VGP, rank=None), 0, "sums"),
-        "draw + vgp, linearised, K = 0, sums": (change(VGP, linearised=1), 0, "sums"),
+        "draw": (PLAIN, 0, USUAL),
+        "draw, one glimpse at a time": (change(PLAIN, unroll=1), 0, USUAL),
+        "draw, unroll 4": (change(PLAIN, unroll=4), 0, USUAL),
+        "draw, unroll 8": (plain, 0, USUAL),
+        "draw, unroll 16": (change(PLAIN, unroll=16), 0, USUAL),
+        "draw, unroll 8, sums": (plain, 0, SUMS),
+        "draw, unroll 8, all kept": (plain, 0, ALL),
+        "draw, unroll 8, nothing kept": (plain, 0, NOTHING),
+        "draw, unroll 8, bfloat16 products": (plain, 0, HALF),
+        "draw, unroll 8, batch 256": (change(plain, batch=256), 0, USUAL),
+        "draw, unroll 8, batch 512": (change(plain, batch=512), 0, USUAL),
+        "draw, unroll 8, layer norm": (change(plain, normalised=True), 0, USUAL),
+        "draw + vgp, unroll 8, K = 0": (wide, 0, USUAL),
+        "draw + vgp, unroll 8, K = 4": (wide, 4, USUAL),
+        "draw + vgp, unroll 8, K = 4, batch 512": (change(wide, batch=512), 4, USUAL),
+        "draw + vgp, unroll 8, full rank, K = 0": (change(wide, rank=None), 0, USUAL),
+        "draw + vgp, unroll 8, linearised, K = 0": (change(wide, linearised=1), 0, USUAL),
     }
     wanted = [name for flag, name in zip(sys.argv, sys.argv[1:], strict=False) if flag == "--only"]
     return {name: named[name] for name in wanted} if wanted else named
@@ -108,12 +126,12 @@ def main() -> None:
     pixels = Bits.pack(jr.uniform(jr.key(0), (count, 784)) < 0.13)
     jobs = variants()
     made, figures = {}, []
-    for style, (read, write) in STYLES.items():  # traced one after another, since the style is a global choice
-        encoder_module.read, model_module.write = read, write
-        for name, (row, inner, wanted) in jobs.items():
-            if wanted == style:
-                small = {"glimpses": 2, "batch": 8} if quick else {}
-                made[name] = prepare(dataclasses.replace(row, **small), inner, pixels, turn)
+    for name, (row, inner, style) in jobs.items():  # traced one after another, since the style is a global choice
+        encoder_module.read, model_module.write, deferred.KEPT = style.read, style.write, style.kept
+        jax.clear_caches()
+        small = {"glimpses": 2, "batch": 8, "unroll": 1} if quick else {}
+        with jax.default_matmul_precision(style.precision):
+            made[name] = prepare(dataclasses.replace(row, **small), inner, pixels, turn)
     with ThreadPoolExecutor(2 if quick else 14) as pool:
         compiled = dict(zip(made, pool.map(lambda job: job[0].compile(), made.values()), strict=True))
     base = None

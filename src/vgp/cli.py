@@ -204,3 +204,22 @@ def sample(
     from .experiments.commands import run_sample
 
     run_sample(run, out=out, n=n, seed=seed)
+
+
+bench_app = typer.Typer(cls=OneSentence, help="Measures what the library costs on this machine.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
+
+
+@bench_app.command()
+def solvers(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for solvers.png and solvers.json.")] = Path("bench"),
+    only: Annotated[str | None, typer.Option(help="One part: step, growth, crossing or gpytorch.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes, to see it run; no record is written.")] = False,
+):
+    """Time and memory of dense, Toeplitz and Kronecker algebra against the number of variational data.
+
+    On the default device, with fitted exponents, beside GPyTorch where it is installed. Takes about ten minutes.
+    """
+    from .bench.solvers import run
+
+    run(out, only, quick=quick)

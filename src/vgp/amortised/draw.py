@@ -18,6 +18,7 @@ from ..models.draw import DRAW, Drawing
 from ..models.lstm import LSTM
 from ..noise import standard_normal
 from .base import AbstractEncoder
+from .deferred import scan
 from .networks import Dense, Joined
 
 
@@ -141,7 +142,8 @@ class DrawView(AbstractView):
 
         after = Joined(encoder.reader, model.writer)  # both see the decoder's memory
 
-        def glimpse(carry, inputs):
+        def glimpse(modules, carry, inputs):
+            encoder, model, after, x = modules
             memory, canvas, place = carry
             xi, rows, noise, z = inputs
             lacking = x - jax.nn.sigmoid(canvas.logits).reshape(x.shape)
@@ -154,10 +156,16 @@ class DrawView(AbstractView):
             place, written = after(drawn.h)
             return (memory, model.painted(canvas, drawn, written), place), (z, memory.h)
 
+        def layers(modules):
+            encoder, model, after, _ = modules
+            used = [encoder.cell.gates, model.cell.gates, after]
+            return used if given is not None else [*used, encoder.head.heads]
+
         blank = model.begin(n)
         start = encoder.cell.begin(n), blank, encoder.reader(blank.memory.h)
         inputs = y, self._rows(y) if z is None else None, noise, given
-        (_, canvas, _), (drawn, features) = jax.lax.scan(glimpse, start, inputs, unroll=encoder.unroll)
+        modules = encoder, model, after, x
+        (_, canvas, _), (drawn, features) = scan(glimpse, modules, layers, start, inputs, unroll=encoder.unroll)
         return Drawing(
             z=drawn.swapaxes(0, 1).reshape(n, -1),
             canvas=canvas.logits,

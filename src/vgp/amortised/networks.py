@@ -24,7 +24,11 @@ class Dense(eqx.Module):
         self.bias = jnp.asarray(np.zeros(outputs), float)
 
     def __call__(self, x: Float[Array, "*n i"]) -> Float[Array, "*n o"]:
-        return x @ self.weight + self.bias
+        return self.given(x @ self.weight + self.bias)
+
+    def given(self, whole: Float[Array, "*n o"]) -> Float[Array, "*n o"]:
+        """The layer's output."""
+        return whole
 
 
 class Joined(eqx.Module):
@@ -41,7 +45,11 @@ class Joined(eqx.Module):
 
     def __call__(self, x: Float[Array, "*n i"]) -> list[Float[Array, "*n o"]]:
         """What each of the layers gives."""
-        return jnp.split(x @ self.weight + self.bias, self.ends, axis=-1)
+        return self.given(x @ self.weight + self.bias)
+
+    def given(self, whole: Float[Array, "*n o"]) -> list[Float[Array, "*n o"]]:
+        """The whole output as what each of the layers gives."""
+        return jnp.split(whole, self.ends, axis=-1)
 
 
 class Trunk(eqx.Module):

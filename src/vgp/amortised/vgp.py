@@ -120,23 +120,27 @@ class AmortisedVGP(AbstractEncoder):
             total = jnp.sqrt(left**2 + self.kernel.variance)
             self.auxiliary = self.auxiliary.started(self.linear[:dim], total)
 
+    def _layers(self) -> list[Dense]:
+        layers = (self.loc, self.log_scale, self.outputs, self.moved, self.tilted)
+        return [layer for layer in layers if layer is not None]
+
+    def _conditioner(self) -> Conditioner | None:
+        return Conditioner(self.kernel, self.inputs, JITTER) if self.moved is None else None
+
     def prepared(self) -> "AmortisedVGP":
         """With the factor of the shared inputs, one per step however many x it is used at, and the heads as one."""
         if self.heads is not None:
             return self
-        layers = (self.loc, self.log_scale, self.outputs, self.moved, self.tilted)
-        conditioner = Conditioner(self.kernel, self.inputs, JITTER) if self.moved is None else None
-        made = conditioner, Joined(*(layer for layer in layers if layer is not None))
+        made = self._conditioner(), Joined(*self._layers())
         return eqx.tree_at(lambda q: (q.conditioner, q.heads), self, made, is_leaf=lambda leaf: leaf is None)
 
     def at(self, x, model=None):
-        ready = self.prepared()
-        assert ready.heads is not None
         h, n = self.trunk(x), x.shape[0]
-        loc, log_scale, outputs, *more = ready.heads(h)
+        given = [layer(h) for layer in self._layers()] if self.heads is None else self.heads(h)
+        loc, log_scale, outputs, *more = given
         scale, outputs = positive(log_scale), outputs.reshape(n, -1, self.meanfield.blocks * self.dim)
         if self.moved is None:
-            conditioner = ready.conditioner
+            conditioner = self._conditioner() if self.conditioner is None else self.conditioner
         else:
             conditioner = EachConditioner(self.kernel, self.inputs + more.pop(0).reshape(n, *self.inputs.shape), JITTER)
         seen, linear = [outputs[..., : self.dim]], self.linear

@@ -15,7 +15,7 @@ from ..data import AbstractPixels
 from ..families.base import AbstractHierarchical
 from .rows import Learner
 
-ROWS = 20_000  # draws at a time on an accelerator,
+ROWS = 200_000  # draws at a time on an accelerator,
 CPU_ROWS = 2_000  # and on a CPU
 
 

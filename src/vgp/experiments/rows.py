@@ -145,7 +145,7 @@ _rows = [
     ),
 ]
 _draw_row: dict[str, Any] = {
-    **{"model": "draw", "architecture": "draw", "glimpses": 64, "batch": 128, "clip": 5.0, "epochs": 300},
+    **{"model": "draw", "architecture": "draw", "glimpses": 64, "unroll": 8, "batch": 128, "clip": 5.0, "epochs": 300},
 }
 _draw_vgp = {
     **_draw_row,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
@@ -38,9 +39,9 @@ class AbstractAxis(eqx.Module):
     count: int = eqx.field(static=True)
 
     @property
-    def points(self) -> Float[Array, "m 1"]:
+    def points(self) -> Float[np.ndarray, "m 1"]:
         """The points, as a kernel takes them."""
-        return jnp.linspace(self.low, self.high, self.count)[:, None]
+        return np.linspace(self.low, self.high, self.count)[:, None]
 
     @abc.abstractmethod
     def rows(self, kernel: AbstractKernel, x: Float[Array, " n"]) -> Row: ...
@@ -56,8 +57,9 @@ class DenseAxis(AbstractAxis):
     """B is the Cholesky factor of K: m³ work once, m² for each point."""
 
     def _factor(self, kernel):
-        gram = kernel.gram(self.points)
-        return jnp.linalg.cholesky(gram + JITTER * jnp.eye(self.count), symmetrize_input=False)
+        # The points are constants, not computed: so XLA sees that all calls in a step have one factor, and makes it once.
+        gram = kernel.correlation(self.points, self.points) + JITTER * np.eye(self.count)
+        return jnp.linalg.cholesky(gram, symmetrize_input=False)
 
     def rows(self, kernel, x):
         cross = kernel.correlation(self.points, x[:, None])

@@ -32,7 +32,10 @@ class KroneckerRows(eqx.Module):
 
 
 class KroneckerConditioner(AbstractConditioner):
-    """Kernel and grid: c small matrices in place of one with m rows. They are factored anew by every call of `rows`."""
+    """Kernel and grid: c small matrices in place of one with m rows.
+
+    Every call of `rows` factors them, in double precision; the compiler makes one factor of them for a whole step.
+    """
 
     kernel: AbstractKernel
     grid: Grid

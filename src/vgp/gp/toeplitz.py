@@ -4,10 +4,11 @@ A stationary kernel on evenly spaced points depends on the distance of two point
 matrix. It is embedded in a circulant one of twice the size, which the Fourier transform diagonalises: a product costs
 m log m, and nothing of size m² is ever made.
 
-The preconditioner goes on beyond the grid: a circulant of eight times the size, from the kernel itself, by the end of
-which most kernels have died out. Its inverse, cut down to the grid, is close to the inverse that is wanted: some tens
-of iterations, from lengthscales of a point to many grids. Gradients are implicit, by one more solve and not through
-the iterations.
+The preconditioner is a circulant of that size too, whose entries are the kernel summed over the turns round the circle,
+until most kernels have died out. So the kernel has no bend where the circle closes, and the eigenvalues are those of its
+spectrum: its inverse, cut down to the grid, is close to the inverse that is wanted. Some tens of iterations do, from
+lengthscales of a point to many grids. Gradients are implicit, by one more solve and not through the iterations; that
+one has a rough right-hand side, and takes most of the time.
 """
 
 from typing import Any
@@ -16,14 +17,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
-import numpy as np
 from jaxtyping import Array, Float
 from scipy.fft import next_fast_len
 
 from .axis import JITTER, AbstractAxis, Row
 
-BEYOND = 8  # grids that the preconditioner's circulant is long
-CHUNK = 2**20  # numbers that are solved for at a time: a solve needs some forty times this in bytes of memory
+TURNS = 16  # that the preconditioner's kernel goes round the circle, of two grids each
+CHUNK = 2**20  # numbers that are solved for at a time
 
 
 class ToeplitzAxis(AbstractAxis):
@@ -36,24 +36,28 @@ class ToeplitzAxis(AbstractAxis):
     tolerance: float = eqx.field(static=True, default=1e-11)
     steps: int = eqx.field(static=True, default=500)
 
-    def _symbol(self, kernel, size: int) -> Float[Array, " s"]:
-        # The eigenvalues of the circulant of this size whose entries are the kernel at the distance round the circle.
-        index = np.arange(size)
-        away = np.minimum(index, size - index) * ((self.high - self.low) / (self.count - 1))
-        column = kernel.correlation(jnp.asarray(away)[:, None], jnp.zeros((1, 1)))[:, 0]
-        return jnp.fft.rfft(column.at[0].add(JITTER)).real
+    def _symbol(self, kernel, size: int, turns: int = 1) -> Float[Array, " s"]:
+        # The eigenvalues of the circulant of this size whose entries are the kernel at the distance round the circle,
+        # or the sum of those at which one comes by again in so many turns.
+        index, spacing = jnp.arange(size, dtype=float), (self.high - self.low) / (self.count - 1)
+        column = jnp.where(index == 0, JITTER, 0.0)
+        for turn in range(turns):
+            along = index + turn * size
+            away = spacing * jnp.minimum(along, turns * size - along)
+            column += kernel.correlation(away[:, None], jnp.zeros((1, 1)))[:, 0]
+        return jnp.fft.rfft(column).real
 
     def rows(self, kernel, x):
         m, chunk = self.count, max(1, min(len(x), CHUNK // self.count))
-        twice, further = next_fast_len(2 * m - 1, real=True), next_fast_len(BEYOND * m, real=True)
+        twice = next_fast_len(2 * m - 1, real=True)
         symbol = self._symbol(kernel, twice)
-        beyond = jax.lax.stop_gradient(jnp.maximum(self._symbol(kernel, further), JITTER))
+        beyond = jax.lax.stop_gradient(jnp.maximum(self._symbol(kernel, twice, TURNS), JITTER))
 
         def product(v):
             return jnp.fft.irfft(symbol * jnp.fft.rfft(v, n=twice), n=twice)[:, :m]
 
         def nearly_solved(v):
-            return jnp.fft.irfft(jnp.fft.rfft(v, n=further) / beyond, n=further)[:, :m]
+            return jnp.fft.irfft(jnp.fft.rfft(v, n=twice) / beyond, n=twice)[:, :m]
 
         # The points of a chunk are one system, whose matrix is K once for each of them.
         shape, tags = jax.ShapeDtypeStruct((chunk, m), symbol.dtype), lx.positive_semidefinite_tag

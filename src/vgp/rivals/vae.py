@@ -50,7 +50,8 @@ class GaussianEncoder(AbstractEncoder):
         return eqx.tree_at(lambda q: q.heads, self, heads, is_leaf=lambda leaf: leaf is None)
 
     def at(self, x, model=None):
-        loc, log_scale = self.prepared().heads(self.trunk(x))
+        h = self.trunk(x)
+        loc, log_scale = (self.loc(h), self.log_scale(h)) if self.heads is None else self.heads(h)
         local = Local(jnp.zeros((0, self.dim), loc.dtype), None, loc, positive(log_scale))
         meanfield = Normal(self.dim)  # of scale one: σ(x) is all there is
         return Given(dim=self.dim, process=Process(Nothing(), local, meanfield, NoLatent()))

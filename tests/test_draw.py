@@ -16,7 +16,7 @@ from vgp.gp.jitter import cholesky
 from vgp.gradients import DoublyReparameterised, Pathwise, StickingTheLanding
 from vgp.kernels import ARD, Linear
 from vgp.models import DRAW
-from vgp.models.attention import read, window, write
+from vgp.models.attention import read, tiling, window, write
 from vgp.models.lstm import LSTM, Memory
 from vgp.rivals.vae import GaussianEncoder
 
@@ -276,3 +276,16 @@ def test_outer_draws_need_the_plain_gradient():
         jax.eval_shape(lambda: Importance(1, outer=2)(p.at(X), q.at(X, p), jr.key(0), B, DoublyReparameterised()))
     with pytest.raises(TypeError, match="integrates f out"):
         q.at(X, p).view(collapse=False)
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_windows_start_where_the_image_is(size):
+    image = np.zeros((28, 28))
+    image[9:19, 9:19] = 1.0  # a blob in the middle, and nothing in the corners
+    images = jnp.asarray(image, float)[None, None]
+    first = read(window(jnp.asarray(tiling(size, (28, 28)), float)[None], size, (28, 28)), images)
+    corners = read(window(jnp.zeros((1, 5)), 2, (28, 28)), images)
+    assert np.max(first) > 0.1
+    assert np.max(corners) < 1e-3  # what a start at zero would see of it
+    whole = read(window(jnp.asarray(tiling(size, (28, 28)), float)[None], size, (28, 28)), jnp.ones_like(images))
+    np.testing.assert_allclose(whole, 1.0, atol=1e-5)

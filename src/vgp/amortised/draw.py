@@ -13,7 +13,7 @@ from ..divergence import gaussian_kl
 from ..families.base import AbstractHierarchical, AbstractView, frozen
 from ..families.process import Collapsed, Process, log_standard_normal
 from ..gp import AbstractConditioner, Conditioner
-from ..models.attention import RAW, read, window
+from ..models.attention import RAW, read, tiling, window
 from ..models.draw import DRAW, Drawing
 from ..models.lstm import LSTM
 from ..noise import standard_normal
@@ -52,7 +52,7 @@ class DrawEncoder(AbstractEncoder):
         read_key, cell_key = jr.split(key)
         decoder = model.cell.start.h.shape[0]
         self.dim, self.latent_dim, self.size, self.unroll = model.dim, head.latent_dim, size, unroll
-        self.reader = Dense(decoder, RAW, key=read_key)
+        self.reader = Dense(decoder, RAW, key=read_key).starting(tiling(size, model.shape))
         self.cell = LSTM(2 * size**2 + decoder, units, normalised=normalised, key=cell_key)
         self.head = head
 

@@ -23,6 +23,10 @@ class Dense(eqx.Module):
         self.weight = jnp.asarray(start, float)
         self.bias = jnp.asarray(np.zeros(outputs), float)
 
+    def starting(self, bias: np.ndarray) -> "Dense":
+        """The same layer with these biases to begin with."""
+        return eqx.tree_at(lambda layer: layer.bias, self, jnp.asarray(bias, float))
+
     def __call__(self, x: Float[Array, "*n i"]) -> Float[Array, "*n o"]:
         return self.given(x @ self.weight + self.bias)
 

@@ -40,6 +40,17 @@ def window(raw: Float[Array, "n 5"], size: int, shape: tuple[int, int]) -> Windo
     return Window(filters(x, width), filters(y, height), jnp.exp(log_intensity)[..., 0])
 
 
+def tiling(size: int, shape: tuple[int, int]) -> np.ndarray:
+    """Raw numbers of a window that sees all of an image: a tile for each filter, two of its widths across.
+
+    At raw = 0 two filters by two lie in the corners, where images are empty, and nothing tells them to move.
+    """
+    longest = max(shape)
+    stride, usual = longest / size, (longest - 1) / max(size - 1, 1)
+    wanted = np.array([0.0, 0.0, 2 * np.log(stride / 2), np.log(stride / usual), 0.0])
+    return REACH * np.arctanh(wanted / REACH)
+
+
 def read(window: Window, images: Float[Array, "n g h w"]) -> Float[Array, "n g k k"]:
     """What the filters see of each of g images: intensity · F_y image F_xᵀ."""
     rows = jnp.einsum("nkw,nghw->nghk", window.across, images)

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..amortised.networks import Dense
-from .attention import RAW, window, write
+from .attention import RAW, tiling, window, write
 from .base import AbstractModel, bernoulli_log_prob
 from .lstm import LSTM, Memory
 
@@ -70,7 +70,8 @@ class DRAW(AbstractModel):
         self.shape, self.glimpses, self.latents, self.size = shape, glimpses, latents, size
         self.dim = glimpses * latents
         self.cell = LSTM(latents, units, normalised=normalised, key=cell_key)
-        self.writer = Dense(units, RAW + size**2, key=write_key)
+        first = np.concatenate([tiling(size, shape), np.zeros(size**2)])
+        self.writer = Dense(units, RAW + size**2, key=write_key).starting(first)
         pixels = shape[0] * shape[1]
         likely = np.full(pixels, 0.5) if mean is None else np.clip(np.asarray(mean, float), 1e-3, 1 - 1e-3)
         self.blank = jnp.asarray(np.log(likely) - np.log1p(-likely), float)

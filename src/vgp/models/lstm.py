@@ -33,7 +33,7 @@ class LSTM(eqx.Module):
         gates = Dense(inputs + units, 4 * units, key=key)
         forget = np.zeros(4 * units)
         forget[units : 2 * units] = 1.0  # remembers, at first
-        self.gates = eqx.tree_at(lambda layer: layer.bias, gates, jnp.asarray(forget, float))
+        self.gates = gates.starting(forget)
         self.start = Memory(*(jnp.asarray(np.zeros(units), float) for _ in range(2)))
         self.gains = jnp.asarray(np.ones((5, units)), float) if normalised else None
         self.shifts = jnp.asarray(np.zeros((5, units)), float) if normalised else None

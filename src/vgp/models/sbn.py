@@ -1,0 +1,126 @@
+"""Sigmoid belief networks: layers of binary units, the lowest of which gives the pixels."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from numpyro.distributions import constraints
+
+from ..amortised.networks import Dense, Trunk
+from .base import AbstractModel, bernoulli_log_prob
+
+
+class SBN(AbstractModel):
+    """p(x | z₁) p(z₁ | z₂) … p(z_L), every unit z in {0, 1} and every pixel Bernoulli:
+
+        logit p(z_L = 1) = a,   logit p(z_l = 1 | z_{l+1}) = (2 z_{l+1} − 1) W_l + b_l,
+        logit p(x = 1 | z₁) = h(2 z₁ − 1) W₀ + b₀,
+
+    h being the identity or a network of tanh units. The layers read 2z − 1, which is centred where the units are fair:
+    the pixels then start at their means. `latents` are the numbers of units of the layers, from the lowest up, and
+    `hidden` the tanh units between z₁ and the pixels, from z₁ on. The three networks of the literature are
+
+        SBN(784, key=key)                       one layer, linear
+        SBN(784, hidden=(200, 200), key=key)    one layer, non-linear
+        SBN(784, (200, 200), key=key)           two layers, linear
+
+    z holds the units as floats, all layers side by side, the lowest first. `mean` is the mean of each pixel, where b₀
+    starts; the prior's logits a are learned and start at 0.
+    """
+
+    dim: int = eqx.field(static=True)
+    latents: tuple[int, ...] = eqx.field(static=True)
+    trunk: Trunk
+    logits: Dense
+    layers: tuple[Dense, ...]
+    prior: Float[Array, " e"]
+
+    def __init__(
+        self,
+        pixels: int,
+        latents: tuple[int, ...] = (200,),
+        hidden: tuple[int, ...] = (),
+        *,
+        mean: Float[Array, " i"] | None = None,
+        key: PRNGKeyArray,
+    ):
+        if not latents:
+            raise ValueError("A sigmoid belief network has at least one layer of units; pass latents such as (200,).")
+        keys = jr.split(key, len(latents) + 1)
+        self.dim, self.latents = sum(latents), tuple(latents)
+        self.trunk = Trunk((latents[0], *hidden), key=keys[0])
+        self.logits = Dense(self.trunk.width, pixels, key=keys[1])
+        if mean is not None:
+            likely = jnp.clip(mean, 1e-3, 1 - 1e-3)
+            self.logits = eqx.tree_at(lambda layer: layer.bias, self.logits, jnp.log(likely) - jnp.log1p(-likely))
+        pairs = zip(latents[1:], latents[:-1], keys[2:], strict=True)
+        self.layers = tuple(Dense(above, below, key=k) for above, below, k in pairs)
+        self.prior = jnp.asarray(np.zeros(latents[-1]), float)
+
+    @property
+    def supports(self) -> tuple[constraints.Constraint, ...]:
+        """The support of each layer's units, the lowest first."""
+        return (constraints.boolean,) * len(self.latents)
+
+    @property
+    def touches(self) -> Bool[np.ndarray, "t d"]:
+        """Which coordinates of z each column of `log_terms` depends on."""
+        return layered_touches(self.latents)
+
+    def _logits(self, z):
+        return self.logits(self.trunk(2 * z[..., : self.latents[0]] - 1))
+
+    def _unit_logits(self, z):
+        # The logit of every unit given the layer above, in the order of z.
+        pieces = split_layers(z, self.latents)
+        below = [layer(2 * above - 1) for layer, above in zip(self.layers, pieces[1:], strict=True)]
+        return jnp.concatenate([*below, jnp.broadcast_to(self.prior, pieces[-1].shape)], axis=-1)
+
+    def log_likelihood(self, x, z):
+        return bernoulli_log_prob(self._logits(z), x)
+
+    def log_prior(self, z):
+        return bernoulli_log_prob(self._unit_logits(z), z)
+
+    def log_terms(self, x: Float[Array, "n i"], z: Float[Array, "n d"]) -> Float[Array, "n t"]:
+        """log p(x, z) as a sum of t = 1 + d terms, for gradients that leave out the terms a unit has no part in.
+
+        Column 0 is log p(x | z₁), which depends on every unit of the lowest layer and on no other. Column 1 + i is
+        log p(z_i | layer above), which depends on z_i and, unless z_i is in the top layer, on every unit of the layer
+        above. `touches` says the same as a table.
+        """
+        logits = self._unit_logits(z)
+        units = z * logits - jax.nn.softplus(logits)
+        return jnp.concatenate([self.log_likelihood(x, z)[:, None], units], axis=-1)
+
+    def divergence(self, conditional, z):
+        """None: bounds take log p(z) at the draws."""
+        return None
+
+    def probabilities(self, z):
+        return jax.nn.sigmoid(self._logits(z))
+
+    def sample_prior(self, key, n):
+        keys = jr.split(key, len(self.latents))
+        pieces = [_coins(keys[0], jnp.broadcast_to(self.prior, (n, self.latents[-1])))]
+        for layer, k in zip(reversed(self.layers), keys[1:], strict=True):
+            pieces.insert(0, _coins(k, layer(2 * pieces[0] - 1)))
+        return jnp.concatenate(pieces, axis=-1)
+
+
+def _coins(key, logits):
+    return jr.bernoulli(key, jax.nn.sigmoid(logits)).astype(logits.dtype)
+
+
+def split_layers(z: Float[Array, "*n d"], latents: tuple[int, ...]) -> list[Float[Array, "*n e"]]:
+    """The layers' own variables, the lowest first."""
+    return jnp.split(z, np.cumsum(latents)[:-1].tolist(), axis=-1)
+
+
+def layered_touches(latents: tuple[int, ...]) -> Bool[np.ndarray, "t d"]:
+    """Which coordinates of z = (z₁, …, z_L) the terms log p(x | z₁), log p(z_i | layer above) depend on."""
+    layer = np.repeat(np.arange(len(latents)), latents)
+    units = np.eye(len(layer), dtype=bool) | (layer[:, None] + 1 == layer)
+    return np.concatenate([layer[None] == 0, units])

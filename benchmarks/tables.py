@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/benchmarks.md", "docs/deep_models.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/deep_models.md", "docs/grids.md")
 
 
 def record(name: str):
@@ -153,7 +153,50 @@ def ablation() -> str:
     return table(["q(z \\| x)", "test bound (seeds)", "−log p, 500 samples", "training bound", "seconds"], out)
 
 
+def solvers() -> str:
+    """Time and memory of the grids' algebra against m, with exponents."""
+    rows = []
+    for name, found in record("solvers")["figures"]["growth"].items():
+        for row in found["rows"]:
+            cells = [f"{row[kind]['ms']:.3g} ms, {row[kind]['megabytes']:.3g} MB" for kind in ("forward", "gradient")]
+            rows.append([name, row["size"], *cells])
+        powers = [found["exponents"][kind] for kind in ("forward", "gradient")]
+        rows.append([name, "exponent", *(f"{each['ms']:.2f}, {each['megabytes']:.2f}" for each in powers)])
+    return table(["algebra", "m", "mean and variance", "their gradients"], rows)
+
+
+def million() -> str:
+    """A step on a million inputs, and where Toeplitz algebra becomes quicker than dense."""
+    figures = record("solvers")["figures"]
+    step, largest = figures["step"], figures["crossing"][0]["rows"][-1]["size"]
+    rows = [
+        [
+            f"a step of `vgp.fit` on {step['size']} inputs, c = 3, {step['draws']} draws",
+            f"{step['ms']:.0f} ms, {step['peak_megabytes']:.0f} MB of the whole process",
+        ]
+    ]
+    for found in figures["crossing"]:
+        crossing = found["crossing"]
+        told = f"above {largest}" if crossing is None else f"{crossing:.0f}"
+        rows.append([f"inputs from which Toeplitz is quicker than dense, {found['points']} points", told])
+    return table(["what", "measured"], rows)
+
+
+def gpytorch() -> str:
+    """Conditional mean and variance beside GPyTorch's, in one run."""
+    found = record("solvers")["figures"]["gpytorch"]
+    rows = [
+        [r["size"], f"{r['our_ms']:.3g}", f"{r['their_ms']:.4g}", f"{r['ratio']:.0f}"]
+        + [f"{r[key]:.0e}" for key in ("our_error", "their_error")]
+        for r in found["rows"]
+    ]
+    return table(["m", "ours, ms", f"GPyTorch {found['version']}, ms", "ratio", "our error", "its error"], rows)
+
+
 TABLES = {
+    "solvers": solvers,
+    "million": million,
+    "gpytorch": gpytorch,
     "ablation": ablation,
     "mnist": mnist,
     "dlgm": dlgm,

@@ -26,6 +26,15 @@ def seconds(call: Callable[[], object], repeats: int = 5, enough: float = 20.0) 
     return float(np.median(times))
 
 
+def compiled(function: Callable, *arguments):
+    """The program for one thread of a CPU, as `vgp.fit` runs small steps; called under `threadpool_limits(1)`.
+
+    On a machine that does other work too, threads that wait for each other would be most of the time.
+    """
+    options = {"xla_cpu_multi_thread_eigen": False} if jax.default_backend() == "cpu" else None
+    return jax.jit(function).lower(*arguments).compile(options)
+
+
 def held(program) -> float:
     """Megabytes of a compiled program: arguments, results and what lies between."""
     memory = program.memory_analysis()

@@ -57,7 +57,7 @@ class DenseAxis(AbstractAxis):
     """B is the Cholesky factor of K: m³ work once, m² for each point."""
 
     def _factor(self, kernel):
-        # The points are constants, not computed: so XLA sees that all calls in a step have one factor, and makes it once.
+        # Made of constants only, so that the compiler sees one factor in all the calls of a step, and makes it once.
         gram = kernel.correlation(self.points, self.points) + JITTER * np.eye(self.count)
         return jnp.linalg.cholesky(gram, symmetrize_input=False)
 

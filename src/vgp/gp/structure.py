@@ -9,7 +9,9 @@ from .kernels import AbstractKernel
 from .kronecker import KroneckerConditioner
 from .toeplitz import ToeplitzAxis
 
-CROSSING = 1000  # points along an axis from which the FFT takes the place of a factor: an estimate, not yet measured
+# Points along an axis from which the FFT takes the place of a factor: between the two that are measured, for few points
+# and for those of a default step (`vgp bench solvers --only crossing`, results/solvers.json).
+CROSSING = 2000
 MOST = 4096  # inputs that a dense factor is still made for
 
 

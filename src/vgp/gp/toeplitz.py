@@ -4,11 +4,11 @@ A stationary kernel on evenly spaced points depends on the distance of two point
 matrix. It is embedded in a circulant one of twice the size, which the Fourier transform diagonalises: a product costs
 m log m, and nothing of size m² is ever made.
 
-The preconditioner is a circulant of that size too, whose entries are the kernel summed over the turns round the circle,
-until most kernels have died out. So the kernel has no bend where the circle closes, and the eigenvalues are those of its
-spectrum: its inverse, cut down to the grid, is close to the inverse that is wanted. Some tens of iterations do, from
-lengthscales of a point to many grids. Gradients are implicit, by one more solve and not through the iterations; that
-one has a rough right-hand side, and takes most of the time.
+The preconditioner is a circulant of that size too, whose entries are the kernel summed over many turns round the
+circle, until most kernels have died out. So the kernel has no bend where the circle closes, and the eigenvalues are
+those of its spectrum: the inverse, cut down to the grid, is close to the one that is wanted. Tens of iterations do,
+from lengthscales of a point to many grids. Gradients are implicit, by one more solve and not through the iterations;
+that one has a rough right-hand side, and takes most of the time.
 """
 
 from typing import Any
@@ -48,7 +48,8 @@ class ToeplitzAxis(AbstractAxis):
         return jnp.fft.rfft(column).real
 
     def rows(self, kernel, x):
-        m, chunk = self.count, max(1, min(len(x), CHUNK // self.count))
+        n, m = len(x), self.count
+        chunk = max(1, -(-n // max(1, -(-n * m // CHUNK))))  # all of nearly one size: what fills up the last is lost
         twice = next_fast_len(2 * m - 1, real=True)
         symbol = self._symbol(kernel, twice)
         beyond = jax.lax.stop_gradient(jnp.maximum(self._symbol(kernel, twice, TURNS), JITTER))

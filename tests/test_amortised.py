@@ -112,7 +112,7 @@ def by_hand(encoder, i):
     h = np.asarray(X[i])
     for layer in encoder.trunk.layers:
         h = np.tanh(dense(layer, h))
-    outputs = dense(encoder.outputs, h).reshape(-1, encoder.meanfield.blocks * encoder.dim)
+    outputs = dense(encoder.outputs, h).reshape(-1, sum(encoder.meanfield.outputs(encoder.dim)))
     if encoder.basis is not None:
         outputs = np.asarray(encoder.basis) @ outputs
     inputs = np.asarray(encoder.inputs)

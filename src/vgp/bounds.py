@@ -27,8 +27,9 @@ from .families.base import (
     frozen,
     whitened,
 )
-from .gradients import AbstractGradient, Pathwise, StickingTheLanding, scale_gradient
+from .gradients import AbstractGradient, AbstractScore, Pathwise, StickingTheLanding, scale_gradient
 from .noise import sample
+from .scoring import needs_score, scored
 from .target import Target
 
 
@@ -166,6 +167,10 @@ class Importance(AbstractBound):
             return self._exact(target, family, key, n, gradient)
         view = _hierarchical(family, "Importance").view(collapse=self.collapse)
         z, y, conditional, inner_key = draw(view, key, n * self.outer)
+        if needs_score(conditional):
+            return self._scored(target, view, y, conditional, key, gradient)
+        if isinstance(gradient, AbstractScore):
+            gradient = Pathwise()  # every draw can be followed
         if self.outer > 1:
             return self._outer(target, view, z, y, inner_key, gradient)
         log_q = log_q_upper(view, z, y, inner_key, self.inner, gradient)
@@ -179,6 +184,16 @@ class Importance(AbstractBound):
                 return target.log_likelihoods(z) - divergence - ratio
             return target.log_probs(z) + conditional.entropy() - ratio
         return target.log_probs(z) - log_q
+
+    def _scored(self, target, view, y, conditional, key, gradient):
+        if self.split:
+            raise TypeError("split=True needs a q(z | ξ) with a closed form, and this one has discrete variables.")
+        z_key, inner_key = jr.split(jr.fold_in(key, 1))
+
+        def value(z):
+            return target.log_probs(z) - log_q_upper(view, z, y, inner_key, self.inner)
+
+        return scored(value, target, view, conditional, z_key, self.outer, gradient)
 
     def _outer(self, target, view, z, y, key, gradient):
         log_p = target.log_probs(z)

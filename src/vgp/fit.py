@@ -14,14 +14,24 @@ import jax.random as jr
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from numpyro.distributions import constraints as constraint
 
 from . import loop, optimizers
 from .bounds import AbstractBound, Collapsed, Importance
 from .checkpoint import restore
 from .compiling import once
 from .families import VGP, AbstractExact, AbstractFamily, Flow, Place
-from .gradients import AbstractGradient, DoublyReparameterised, Pathwise, StickingTheLanding
-from .meanfield import Normal
+from .gradients import (
+    VIMCO,
+    AbstractGradient,
+    DisARM,
+    DoublyReparameterised,
+    Pathwise,
+    ScoreFunction,
+    StickingTheLanding,
+)
+from .meanfield import Normal, matching
+from .meanfield.matching import check
 from .result import Fit, Settings, read_run
 from .start import FULL, RADIUS, ROWS, find_start
 from .target import Target, Values
@@ -233,6 +243,10 @@ def _placed(target, families, start, batch_size, key, going_on: bool) -> list[Ab
         raise ValueError(f"start must be 'auto', None, a vgp.families.Place or values to begin at, got {start!r}.")
     if start is None or (auto and families[0].place is not None):
         return families
+    if not families[0].placeable:
+        if not auto:
+            raise ValueError("start= goes with values on the real line, and this family keeps some as they are.")
+        return families
     if isinstance(start, Place):
         places = [start]
     elif going_on:
@@ -252,7 +266,7 @@ def _placed(target, families, start, batch_size, key, going_on: bool) -> list[Ab
 
 def _families(target, family, restarts, key) -> list[AbstractFamily]:
     if family is None:
-        return _default_families(target.dim, key, restarts)
+        return _default_families(target, key, restarts)
     if not isinstance(family, AbstractFamily):
         raise TypeError(
             f"The family must be one of vgp's, such as vgp.VGP(target.dim, key=key), got {type(family).__name__}."
@@ -262,12 +276,16 @@ def _families(target, family, restarts, key) -> list[AbstractFamily]:
             f"The family has {family.dim} dimensions and the target {target.dim}; "
             "build it with vgp.VGP(target.dim, ...)."
         )
+    check(getattr(family, "meanfield", Normal(family.dim)), target.supports())
     return [family, *(_perturbed(family, k) for k in jr.split(key, restarts - 1))]
 
 
-def _default_families(dim: int, key, restarts: int) -> list[AbstractFamily]:
+def _default_families(target: Target, key, restarts: int) -> list[AbstractFamily]:
     keys = jr.split(key, restarts) if restarts > 1 else [key]
-    return [VGP(dim, meanfield=Normal(dim, "gp", 0.5), key=k) for k in keys]
+    supports = target.supports()
+    plain = all(support is constraint.real for _, support, _ in supports)
+    meanfield = Normal(target.dim, "gp", 0.5) if plain else matching(supports)
+    return [VGP(target.dim, meanfield=meanfield, key=k) for k in keys]
 
 
 @once
@@ -295,6 +313,11 @@ def _gradient(gradient, bound, family) -> AbstractGradient:
     if isinstance(family, Flow):
         return Pathwise()
     outer, inner = getattr(bound, "outer", 1), getattr(bound, "inner", 16 if bound is None else 0)
+    supports = [support for support, _ in getattr(family, "meanfield", Normal(family.dim)).supports]
+    if any(support.is_discrete for support in supports):
+        if outer > 1:
+            return VIMCO()
+        return DisARM() if any(support is constraint.boolean for support in supports) else ScoreFunction()
     if outer > 1 or (inner > 0 and not isinstance(family, AbstractExact)):
         return DoublyReparameterised()
     return StickingTheLanding()

@@ -14,9 +14,15 @@ log q̂ = log 1/(K+1) Σ_k w_k and w_k = q(z, y_k) / r(y_k | z). An estimator ma
 | `Pathwise` | every bound, every reparameterised mean-field |
 | `StickingTheLanding` | `Collapsed`, `Importance` with `outer=1`, exact families |
 | `DoublyReparameterised` | `Collapsed`, `Importance`, exact families |
+| `ScoreFunction` | `Collapsed`, `Importance`, every mean-field |
+| `VIMCO` | `Importance` with `outer` > 1, every mean-field |
+| `ARM`, `DisARM` | `Collapsed`, `Importance` with `outer=1`, mean-fields with Bernoulli variables |
+
+The last three are for variables whose draws no gradient can follow, such as discrete ones (`scoring.py`). The path
+through ξ, f and the variables that can be followed is taken all the same, in the same step.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import equinox as eqx
 import jax
@@ -54,6 +60,48 @@ class DoublyReparameterised(AbstractGradient):
 
     freezes = True
     reweighs = True
+
+
+class AbstractScore(AbstractGradient):
+    """An estimator for draws that cannot be followed. All is differentiated with the draws held, and the score of those
+    variables, ∇ log q(z_i | ξ), is added with a learning signal for a factor.
+    """
+
+    freezes = False
+    reweighs = False
+
+
+class ScoreFunction(AbstractScore):
+    """The black-box gradient (Ranganath, Gerrish, Blei 2014): the signal is the bound's value, less a baseline.
+
+    `baseline`, always of the other draws, so that the gradient stays unbiased: "mean", "optimal", the mean weighted by
+    the squared scores, which is the control variate of the paper for each variable, or "none". With `rao_blackwell` a
+    variable's signal leaves out what does not depend on it: the log q of the other variables, and the terms of log p
+    that it has no part in, where the target has terms.
+    """
+
+    baseline: Literal["none", "mean", "optimal"] = eqx.field(static=True, default="optimal")
+    rao_blackwell: bool = eqx.field(static=True, default=True)
+
+    def __check_init__(self):
+        if self.baseline not in ("none", "mean", "optimal"):
+            raise ValueError(f"The baseline is 'none', 'mean' or 'optimal', got {self.baseline!r}.")
+
+
+class VIMCO(AbstractScore):
+    """For outer draws (Mnih & Rezende 2016): a draw's signal is what it adds to log 1/M Σ w, next to the others'
+    geometric mean in its place.
+    """
+
+
+class ARM(AbstractScore):
+    """Two antithetic draws of all Bernoulli variables from the same uniform numbers u (Yin & Zhou 2019):
+    ∇_φ E f = E (f(z̃) − f(z)) (u − ½), with φ the logits.
+    """
+
+
+class DisARM(AbstractScore):
+    """`ARM` with u integrated out given the two draws (Dong, Mnih, Tucker 2020): never of larger variance."""
 
 
 @jax.custom_vjp

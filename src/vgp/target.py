@@ -6,7 +6,8 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpyro.distributions as dist
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from numpyro.distributions import constraints
 
 from .divergence import gaussian_kl, gaussian_prior
 
@@ -72,6 +73,17 @@ class Target(eqx.Module):
         """KL(q(u | ξ) ‖ p(u)) in closed form, None where there is none; `u` are draws of the conditional."""
         prior = gaussian_prior(self.prior)
         return None if prior is None else gaussian_kl(conditional, prior)
+
+    def log_terms(self, u: Float[Array, "n d"]) -> tuple[Float[Array, "n t"], Bool[Array, "t d"]] | None:
+        """Terms that log p is the sum of, and which coordinates each depends on, where the target knows such terms.
+
+        What depends on no discrete coordinate may be left out of them.
+        """
+        return None
+
+    def supports(self) -> list[tuple[str, constraints.Constraint, int]]:
+        """Names, supports and numbers of the coordinates of u, in their order: real, but for those that are kept."""
+        return [("the values", constraints.real, self.dim)]
 
     def log_prob(self, u: Float[Array, " d"]) -> Float[Array, ""]:
         """log p(u)."""

@@ -96,7 +96,7 @@ class AmortisedVGP(AbstractEncoder):
         self.trunk = Trunk(sizes, key=keys[0])
         width = self.trunk.width
         self.meanfield = Normal(dim, scale, initial=1.0 if mean == "zero" else noise)
-        p = self.meanfield.blocks * dim
+        p = sum(self.meanfield.outputs(dim))
         self.loc, self.log_scale = Dense(width, dim, key=keys[1]), Dense(width, dim, zero=True, key=keys[2])
         outputs = Dense(width, (rank or m) * p, key=keys[3])
         self.outputs = eqx.tree_at(lambda layer: layer.weight, outputs, start * outputs.weight)
@@ -138,7 +138,7 @@ class AmortisedVGP(AbstractEncoder):
         h, n = self.trunk(x), x.shape[0]
         given = [layer(h) for layer in self._layers()] if self.heads is None else self.heads(h)
         loc, log_scale, outputs, *more = given
-        scale, outputs = positive(log_scale), outputs.reshape(n, -1, self.meanfield.blocks * self.dim)
+        scale, outputs = positive(log_scale), outputs.reshape(n, -1, sum(self.meanfield.outputs(self.dim)))
         if self.moved is None:
             conditioner = self._conditioner() if self.conditioner is None else self.conditioner
         else:

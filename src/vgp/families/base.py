@@ -47,6 +47,11 @@ class AbstractFamily(eqx.Module):
             place = place.diagonal
         return eqx.tree_at(lambda family: family.place, self, place, is_leaf=lambda x: x is None)
 
+    @property
+    def placeable(self) -> bool:
+        """Is it a family over the real line, which can be shifted and scaled?"""
+        return True
+
     def started(self) -> "AbstractFamily":
         """The family as it should begin in a place: close to the standard Gaussian in whitened coordinates."""
         return self

@@ -26,7 +26,7 @@ class Local(eqx.Module):
 
     `outputs` are the whitened outputs u, (m, p), or (b, m, p) for b datapoints; with a `basis` U of shape (m, R) they
     are (b, R, p) and u = U G. `linear` is (p, c) or (b, p, c), `loc` and `scale` are (d,) or (b, d); no scale is one
-    of ones.
+    of ones. For a mean-field that is not located there is none, and `loc` is added to f.
     """
 
     outputs: Float[Array, "*a r p"]
@@ -76,18 +76,16 @@ class Process(eqx.Module):
     auxiliary: AbstractAuxiliary
 
     def warp(self, xi: Float[Array, "*k c"]):
-        """Mean (…, d) and variance (…, 1) of f(ξ) in whitened units, and the drive of the mean-field's other blocks."""
+        """Mean (…, p) and variance (…, 1) of f(ξ), and the means of the outputs that drive the mean-field otherwise."""
         xi = fold(xi, self.local.datapoints)
         weights, variance = self.conditioner.rows(xi)
-        blocks = jnp.split(self.local.mean(weights, xi), self.meanfield.blocks, axis=-1)
+        mean, drive = jnp.split(self.local.mean(weights, xi), [self.local.loc.shape[-1]], axis=-1)
         if self.local.scale is None:  # units are those of z, and `placed` has nothing to do
-            blocks[0] = blocks[0] + self.local.loc
-        first, variance, *drive = (
-            unfold(x, self.local.datapoints) for x in (blocks[0], variance[..., None], *blocks[1:])
-        )
-        return first, variance, drive[0] if drive else None
+            mean = mean + self.local.loc
+        mean, variance, drive = (unfold(x, self.local.datapoints) for x in (mean, variance[..., None], drive))
+        return mean, variance, drive if drive.shape[-1] else None
 
-    def placed(self, q: dist.Independent) -> dist.Independent:
+    def placed(self, q: Any) -> Any:
         """The distribution of z = loc + scale w for w ~ q, where the local part has a scale."""
         if self.local.scale is None:
             return q
@@ -96,8 +94,10 @@ class Process(eqx.Module):
         loc = self.local.loc + self.local.scale * fold(normal.loc, b)
         return dist.Normal(unfold(loc, b), unfold(self.local.scale * fold(normal.scale, b), b)).to_event(1)
 
-    def residual(self, z: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        """e = (z − loc) / scale, what the auxiliary model sees."""
+    def residual(self, z: Float[Array, "n d"]) -> Float[Array, "n e"]:
+        """e = (z − loc) / scale, what the auxiliary model sees; or what the mean-field shows of z."""
+        if not self.meanfield.located:
+            return self.meanfield.seen(z)
         b = self.local.datapoints
         e = fold(z, b) - self.local.loc
         return unfold(e if self.local.scale is None else e / self.local.scale, b)

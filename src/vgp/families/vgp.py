@@ -88,7 +88,8 @@ class VGP(AbstractHierarchical):
         self.inputs = _inputs(inputs, num_data, c, inputs_key)
         self.kernel = _kernel(self.inputs, c) if kernel is None else kernel
         self.meanfield = Normal(dim, initial=0.5) if meanfield is None else meanfield
-        p = self.meanfield.blocks * dim
+        drawn, driven = self.meanfield.outputs(dim)
+        p = drawn + driven
         m = self.num_data
         if outputs is None:
             self.whitened = jnp.asarray(np.zeros((m, p)), float)
@@ -96,15 +97,15 @@ class VGP(AbstractHierarchical):
             self.whitened = conditioned(self.kernel, self.inputs).whiten(jnp.asarray(outputs, float))
         else:
             raise ValueError(f"The outputs must be ({m}, {p}), one row per input, got {jnp.shape(outputs)}.")
-        rising = np.eye(p, c) * (np.arange(p) < dim)[:, None]  # z rises with ξ; a driven scale starts flat
+        rising = np.eye(p, c) * (np.arange(p) < drawn)[:, None]  # z rises with ξ; a driven scale starts flat
         self.linear = jnp.asarray(rising, float) if mean == "affine" else None
-        self.offset = jnp.asarray(np.zeros(dim), float)
+        self.offset = jnp.asarray(np.zeros(drawn), float)
         self.place = None
         if loc is not None or scale is not None:
             where, factor = np.zeros(dim) if loc is None else loc, np.ones(dim) if scale is None else scale
             self.place = Place(jnp.asarray(where, float), jnp.asarray(factor, float))
         if auxiliary is None:
-            auxiliary = Residual(dim, c, key=auxiliary_key)
+            auxiliary = Residual(self.meanfield.features(dim), c, key=auxiliary_key)
             if self.linear is not None and isinstance(self.meanfield, Normal):
                 noise = jnp.sqrt(self.meanfield.scale(None) ** 2 + self.kernel.variance)
                 auxiliary = auxiliary.started(self.linear[:dim], noise)
@@ -121,7 +122,11 @@ class VGP(AbstractHierarchical):
     def view(self, collapse: bool = True) -> "AbstractView":
         local = Local(self.whitened, self.linear, self.offset)
         process = Process(conditioned(self.kernel, self.inputs), local, self.meanfield, self.auxiliary)
-        return Collapsed(process) if collapse else Extended(process)
+        return Collapsed(process) if collapse and self.meanfield.collapses else Extended(process)
+
+    @property
+    def placeable(self) -> bool:
+        return self.meanfield.located
 
     @property
     def outputs(self) -> Float[Array, "m p"]:

@@ -23,7 +23,7 @@ from ..compiling import once
 from ..families import AbstractExact, AbstractFamily
 from ..families.base import frozen
 from ..gradients import AbstractGradient
-from ..meanfield import REACH
+from ..meanfield.base import REACH
 
 WIDTH = 32  # of the inference network
 

@@ -31,7 +31,7 @@ class AbstractModel(eqx.Module):
     def log_prior(self, z: Float[Array, "n d"]) -> Float[Array, " n"]: ...
 
     @abc.abstractmethod
-    def divergence(self, conditional: Any, z: Float[Array, "n d"]) -> Float[Array, " n"]: ...
+    def divergence(self, conditional: Any, z: Float[Array, "n d"]) -> Float[Array, " n"] | None: ...
 
     @abc.abstractmethod
     def probabilities(self, z: Float[Array, "n d"]) -> Float[Array, "n i"]: ...
@@ -54,16 +54,25 @@ class Batch(Target):
     prior: dist.Distribution | None = None
 
     def log_likelihoods(self, u):
-        x = self.x
-        if len(u) != len(x):
-            x = jnp.broadcast_to(x, (len(u) // len(x), *x.shape)).reshape(len(u), -1)
-        return self.weight * self.model.log_likelihood(x, u)
+        return self.weight * self.model.log_likelihood(self._rows(len(u)), u)
+
+    def _rows(self, n: int) -> Float[Array, "n i"]:
+        if n == len(self.x):
+            return self.x
+        return jnp.broadcast_to(self.x, (n // len(self.x), *self.x.shape)).reshape(n, -1)
 
     def log_probs(self, u):
         return self.log_likelihoods(u) + self.model.log_prior(u)
 
     def divergence(self, conditional, u):
         return self.model.divergence(conditional, u)
+
+    def log_terms(self, u):
+        terms, touches = getattr(self.model, "log_terms", None), getattr(self.model, "touches", None)
+        if terms is None or touches is None:
+            return None
+        found = terms(self._rows(len(u)), u)
+        return found.at[:, 0].multiply(self.weight), jnp.asarray(touches)
 
     def log_likelihood(self, u):
         if len(self.x) != 1:

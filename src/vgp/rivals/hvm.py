@@ -74,7 +74,7 @@ class HierarchicalEncoder(AbstractEncoder):
         self.from_x, self.from_xi = Dense(features, width, key=keys[3]), Dense(c, width, key=keys[4])
         self.second = Dense(width, width, key=keys[5])
         self.meanfield = Normal(dim, scale)
-        self.outputs = jnp.zeros((width, self.meanfield.blocks * dim))
+        self.outputs = jnp.zeros((width, sum(self.meanfield.outputs(dim))))
         self.auxiliary = Informed(features, dim, c, auxiliary_width, key=keys[6])
 
     def at(self, x, model=None):

@@ -10,7 +10,7 @@ import jax.random as jr
 import numpy as np
 import numpyro.distributions as dist
 from jax.tree_util import keystr, tree_flatten_with_path
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 from numpyro.distributions import constraints as constraint
 
 from ..target import Values
@@ -24,6 +24,7 @@ def target(
     constraints: PyTree = None,
     prior: dist.Distribution | None = None,
     data: PyTree | Stream = None,
+    touches: Bool[np.ndarray, "t d"] | None = None,
 ) -> "FunctionTarget | StreamTarget":
     """A target from a function.
 
@@ -34,18 +35,24 @@ def target(
     or None for the real line; the log-Jacobian is added here. `prior`, a numpyro distribution of the flat
     unconstrained values: `log_density` is then log p(x | z) alone. `data`, arrays with a leading axis N:
     `log_density(z, batch)` is then summed over a batch, and scaled by N / batch size in this one place; or a
-    `vgp.Stream` of batches.
+    `vgp.Stream` of batches. `touches`, where log p is a sum of t terms: `log_density` then returns them as a vector,
+    and `touches[j, i]` says whether term j depends on coordinate i. Gradients for discrete values use it.
+
+    Values with a discrete constraint stay as they are: their example may hold whole numbers, and `log_density` then
+    gets whole numbers.
     """
     paths, _ = tree_flatten_with_path(example)
     if not paths:
         raise ValueError("The example has no values in it; pass a pytree of floating-point arrays or numbers.")
-    for path, leaf in paths:
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+    supports = _spread(constraints, example)
+    for (path, leaf), support in zip(paths, supports, strict=True):
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating) and not support.is_discrete:
             raise TypeError(
                 f"The example must hold floating-point values, got {jnp.result_type(leaf)} at "
-                f"'example{keystr(path)}'; write it as a float, or leave discrete variables out."
+                f"'example{keystr(path)}'; write it as a float, or give it a discrete constraint such as "
+                "numpyro.distributions.constraints.boolean."
             )
-    layout = Layout.of(example, _spread(constraints, example))
+    layout = Layout.of(example, supports)
     if prior is not None:
         prior = _over_all(prior, layout.dim)
     if isinstance(data, Stream):
@@ -61,9 +68,21 @@ def target(
         if lengths == {0}:
             raise ValueError("The data is empty: its arrays have a leading axis of 0; pass at least one row.")
         _check_finite(data)
-    made = FunctionTarget(layout.dim, log_density, layout, prior, data)
-    _check_scalar(made.density, layout)
+    made = FunctionTarget(layout.dim, log_density, layout, prior, data, touches=_checked(touches, layout.dim))
+    if touches is None:
+        _check_scalar(made.density, layout)
+    else:
+        made._check_terms()
     return made
+
+
+def _checked(touches, dim: int):
+    if touches is None:
+        return None
+    table = np.asarray(touches, bool)
+    if table.ndim != 2 or table.shape[1] != dim:
+        raise ValueError(f"touches must have a row per term and {dim} columns, got shape {table.shape}.")
+    return table
 
 
 def _check_scalar(density: Callable[..., Any], layout: Layout):
@@ -89,6 +108,7 @@ class FunctionTarget(AbstractLaidOut):
     prior: dist.Distribution | None = None
     data: PyTree = None
     multiplier: float | Float[Array, ""] = 1.0
+    touches: Bool[np.ndarray, "t d"] | None = None
 
     @property
     def num_data(self) -> int | None:
@@ -104,9 +124,24 @@ class FunctionTarget(AbstractLaidOut):
 
     def density(self, z: Values) -> Float[Array, ""]:
         """The user's log density of constrained values, scaled if the data is a batch."""
+        return self._terms(z) if self.touches is None else jnp.sum(self._terms(z))
+
+    def _terms(self, z: Values) -> Float[Array, "..."]:
         if self.data is None:
             return self.log_density(z)
         return self.multiplier * self.log_density(z, self.data)
+
+    def log_terms(self, u):
+        if self.touches is None:
+            return None
+        return jax.vmap(lambda u: self._terms(self.constrain(u)))(u), jnp.asarray(self.touches)
+
+    def _check_terms(self):
+        out = jax.eval_shape(self._terms, jax.eval_shape(self.constrain, jnp.zeros(self.dim)))
+        rows = 0 if self.touches is None else len(self.touches)
+        if getattr(out, "shape", None) != (rows,):
+            got = getattr(out, "shape", type(out).__name__)
+            raise ValueError(f"With touches the log density returns its {rows} terms as a vector, got {got}.")
 
     def log_likelihood(self, u):
         value = self.density(self.constrain(u))

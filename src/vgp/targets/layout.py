@@ -19,11 +19,15 @@ class Layout(eqx.Module):
 
     Made by `Layout.of(example, supports)`: the example gives tree and shapes, `supports` has one numpyro
     constraint per leaf, in the order of `jax.tree.leaves`.
+
+    Discrete values have no such transform: they are in u as they are, as floats, and `kept` does the same for others.
     """
 
     treedef: Any = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
     shapes: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+    dtypes: tuple[Any, ...] = eqx.field(static=True)  # of discrete values; None where they are floats
+    within: tuple[constraints.Constraint, ...]
     transforms: tuple[Transform, ...]
 
     @staticmethod
@@ -32,7 +36,26 @@ class Layout(eqx.Module):
         names = tuple(keystr(path, simple=True, separator=".") for path, _ in paths)
         shapes = tuple(jnp.shape(leaf) for _, leaf in paths)
         transforms = tuple(_bijection(name, support) for name, support in zip(names, supports, strict=True))
-        return Layout(treedef, names, shapes, transforms)
+        kinds = [jnp.result_type(leaf) for _, leaf in paths]
+        dtypes = tuple(None if jnp.issubdtype(kind, jnp.floating) else kind for kind in kinds)
+        return Layout(treedef, names, shapes, dtypes, tuple(supports), transforms)
+
+    def kept(self, *names: str) -> "Layout":
+        """The layout with these values in u as they are, on their own support."""
+        unknown = sorted(set(names) - set(self.names))
+        if unknown:
+            raise ValueError(f"There are no values {unknown} to keep; the values are {list(self.names)}.")
+        pairs = zip(self.names, self.transforms, strict=True)
+        transforms = tuple(IdentityTransform() if name in names else transform for name, transform in pairs)
+        return Layout(self.treedef, self.names, self.shapes, self.dtypes, self.within, transforms)
+
+    def supports(self) -> list[tuple[str, constraints.Constraint, int]]:
+        """Name, support in u and number of coordinates of each leaf."""
+        each = zip(self.names, self.within, self.transforms, self.sizes, strict=True)
+        return [
+            (name or "the values", support if isinstance(transform, IdentityTransform) else constraints.real, size)
+            for name, support, transform, size in each
+        ]
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -53,7 +76,9 @@ class Layout(eqx.Module):
 
     def constrain(self, u: Float[Array, " d"]) -> Values:
         """The pytree of constrained values."""
-        return jax.tree.unflatten(self.treedef, [transform(piece) for transform, piece in self._pieces(u)])
+        pieces = zip(self._pieces(u), self.dtypes, strict=True)
+        values = [transform(piece) if dtype is None else _whole(piece, dtype) for (transform, piece), dtype in pieces]
+        return jax.tree.unflatten(self.treedef, values)
 
     def unconstrain(self, z: Values) -> Float[Array, " d"]:
         """The inverse of `constrain`."""
@@ -92,8 +117,24 @@ class AbstractLaidOut(Target):
     def coordinates(self):
         return self.layout.coordinates()
 
+    def supports(self):
+        return self.layout.supports()
+
+    def kept(self, *names: str) -> "AbstractLaidOut":
+        """The target with these values in u as they are, for a mean-field with their support."""
+        return eqx.tree_at(lambda t: t.layout, self, self.layout.kept(*names))
+
+
+def _whole(piece, dtype):
+    # A whole number that was kept as a float.
+    return jnp.round(jax.lax.stop_gradient(piece)).astype(dtype)
+
 
 def _bijection(name: str, support: constraints.Constraint) -> Transform:
+    if support.is_discrete:
+        if support.event_dim > 0:
+            raise ValueError(f"The discrete values '{name}' are not independent ({support}); use single ones.")
+        return IdentityTransform()
     try:
         return IdentityTransform() if support is constraints.real else biject_to(support)
     except NotImplementedError as error:

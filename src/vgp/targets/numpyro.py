@@ -119,6 +119,13 @@ class NumpyroTarget(Target):
     def coordinates(self):
         return self.layout.coordinates()
 
+    def supports(self):
+        return self.layout.supports()
+
+    def kept(self, *names: str) -> "NumpyroTarget":
+        """The target with these sites in u as they are, for a mean-field with their support."""
+        return eqx.tree_at(lambda t: t.layout, self, self.layout.kept(*names))
+
     def observed(self):
         centre = self.layout.constrain(jnp.zeros(self.dim))  # improper priors have no draws of their own
         trace = _traced(handlers.substitute(self._run(), data=centre))
@@ -262,10 +269,10 @@ def _is_partial(site) -> bool:
 
 
 def _check_latent(name: str, site, again, plate: str | None):
-    if site["fn"].support.is_discrete:
+    if site["fn"].support.is_discrete and site["infer"].get("enumerate") == "parallel":
         raise ValueError(
-            f"The site '{name}' is discrete ({_kind(site['fn'])}), and only continuous latent variables can be "
-            "fitted; sum it out of the model, for example with a numpyro mixture distribution."
+            f"The site '{name}' is marked to be enumerated, which vgp does not do; sum it out of the model, for "
+            "example with a numpyro mixture distribution, or drop the mark to have it fitted as a discrete variable."
         )
     if plate is not None and any(frame.name == plate for frame in site["cond_indep_stack"]):
         raise ValueError(

@@ -1,0 +1,63 @@
+"""What a mean-field q(z | f) is, and how to add one."""
+
+import abc
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+from numpyro.distributions import constraints
+
+REACH = 6.0  # a driven scale stays within e^±6 of its centre
+
+
+class AbstractMeanField(eqx.Module):
+    """A factorised q(z | f). To add one, subclass and give:
+
+    - `outputs(dim)`, how many GP outputs feed `dim` variables: those that are f itself, a draw of the process, and
+      those whose mean arrives as `drive`;
+    - `given(f, drive)`: the distribution q(z | f);
+    - `integrated(mean, variance, drive)`: q(z | ξ) with f ~ N(mean, variance) integrated out, where `collapses` says
+      that this has a closed form;
+    - `support`, a numpyro constraint of one variable;
+    - unless it is `located`, `features(dim)` and `seen(z)`: how many numbers the auxiliary model sees of z, and which.
+
+    A `located` one is q of w with z = loc + scale w: the family shifts and scales afterwards, and the auxiliary model
+    sees w. The others are of z as it is, and may be discrete.
+    """
+
+    located: ClassVar[bool] = False
+    support: ClassVar[constraints.Constraint] = constraints.real
+
+    @property
+    def collapses(self) -> bool:
+        """Can f be integrated out in closed form?"""
+        return False
+
+    @property
+    def supports(self) -> list[tuple[constraints.Constraint, int | None]]:
+        """The support of each block of variables and their number, None if there is but one block."""
+        return [(self.support, None)]
+
+    def outputs(self, dim: int) -> tuple[int, int]:
+        return dim, 0
+
+    @abc.abstractmethod
+    def given(self, f: Float[Array, "*n p"], drive: Float[Array, "*n q"] | None) -> Any: ...
+
+    def integrated(self, mean: Float[Array, "*n p"], variance: Float[Array, "*n 1"], drive) -> Any:
+        raise TypeError(
+            f"f cannot be integrated out of a {type(self).__name__} mean-field in closed form; use "
+            "vgp.bounds.Importance(), which keeps it."
+        )
+
+    def features(self, dim: int) -> int:
+        return dim
+
+    def seen(self, z: Float[Array, "*n d"]) -> Float[Array, "*n e"]:
+        return z
+
+
+def bent(x: Float[Array, "*n"], reach: float) -> Float[Array, "*n"]:
+    """x, softly kept within ± `reach`."""
+    return reach * jnp.tanh(x / reach)

@@ -88,6 +88,9 @@ class ScoreFunction(AbstractScore):
             raise ValueError(f"The baseline is 'none', 'mean' or 'optimal', got {self.baseline!r}.")
 
 
+VALUES = ScoreFunction("none", False)  # for a bound of whatever family, where nobody asks for its gradient
+
+
 class VIMCO(AbstractScore):
     """For outer draws (Mnih & Rezende 2016): a draw's signal is what it adds to log 1/M Σ w, next to the others'
     geometric mean in its place.

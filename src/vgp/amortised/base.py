@@ -45,7 +45,7 @@ class Given(AbstractHierarchical):
     place: None = None
 
     def view(self, collapse: bool = True):
-        return Collapsed(self.process) if collapse else Extended(self.process)
+        return Collapsed(self.process) if collapse and self.process.meanfield.collapses else Extended(self.process)
 
     def _sample(self, key: PRNGKeyArray, n: int):
         view = self.view()

@@ -35,18 +35,19 @@ class AmortisedVGP(AbstractEncoder):
     Cholesky factor per step, or "network", a set per datapoint as in the paper's text; `kernel`, by default ARD and a
     linear one, of small variance; `mean`, the mean function: "zero" (the paper's), "affine", B ξ with one B for all
     data, or "network", B(x) ξ; `noise`, the mean-field's scale at the start where there is a B; `scale`, "gp" where the
-    process's mean also drives the mean-field's scale, or "learned"; `auxiliary_width`; `project`, whether r sees the
-    residual through the local outputs; `linearised`, how many steps r takes from its network's guess towards the
-    posterior of ξ under the warp made linear; `sees`, what of x the network of r sees, the "features" of the
-    network or the "meanfield" μ(x) and σ(x); `factorised`, the paper's r(f | x, ξ, z); `start`, the scale of the
-    outputs at the start, relative to a layer's usual one.
+    process's mean also drives the mean-field's scale, or "learned"; `meanfield`, another one than `Normal`: where it is
+    not located, as for discrete variables, the network's μ(x) is added to f and there is no σ(x); `auxiliary_width`;
+    `project`, whether r sees the residual through the local outputs; `linearised`, how many steps r takes from its
+    network's guess towards the posterior of ξ under the warp made linear; `sees`, what of x the network of r sees, the
+    "features" of the network or the "meanfield" μ(x) and σ(x); `factorised`, the paper's r(f | x, ξ, z); `start`, the
+    scale of the outputs at the start, relative to a layer's usual one.
     """
 
     dim: int = eqx.field(static=True)
     latent_dim: int = eqx.field(static=True)
     trunk: Trunk
     loc: Dense
-    log_scale: Dense
+    log_scale: Dense | None  # for a mean-field that is located
     outputs: Dense
     basis: Float[Array, "m r"] | None
     linear: Float[Array, "p c"] | None
@@ -80,6 +81,7 @@ class AmortisedVGP(AbstractEncoder):
         mean: Literal["zero", "affine", "network"] = "zero",
         noise: float = 0.5,
         sees: Literal["features", "meanfield"] = "features",
+        meanfield: AbstractMeanField | None = None,
         key: PRNGKeyArray,
     ):
         c, m = dim if latent_dim is None else latent_dim, num_data
@@ -95,9 +97,18 @@ class AmortisedVGP(AbstractEncoder):
         self.dim, self.latent_dim, self.linearised = dim, c, linearised
         self.trunk = Trunk(sizes, key=keys[0])
         width = self.trunk.width
-        self.meanfield = Normal(dim, scale, initial=1.0 if mean == "zero" else noise)
-        p = sum(self.meanfield.outputs(dim))
-        self.loc, self.log_scale = Dense(width, dim, key=keys[1]), Dense(width, dim, zero=True, key=keys[2])
+        self.meanfield = (
+            Normal(dim, scale, initial=1.0 if mean == "zero" else noise) if meanfield is None else meanfield
+        )
+        drawn, driven = self.meanfield.outputs(dim)
+        p, seen = drawn + driven, self.meanfield.features(dim)
+        self.loc = Dense(width, drawn, key=keys[1])
+        self.log_scale = Dense(width, dim, zero=True, key=keys[2]) if self.meanfield.located else None
+        if not self.meanfield.located and (mean != "zero" or linearised or sees == "meanfield" or seen != drawn):
+            raise ValueError(
+                f"An inference network for a {type(self.meanfield).__name__} mean-field has mean='zero', linearised=0, "
+                "sees='features' and an output for each number that r sees."
+            )
         outputs = Dense(width, (rank or m) * p, key=keys[3])
         self.outputs = eqx.tree_at(lambda layer: layer.weight, outputs, start * outputs.weight)
         self.basis = None if rank is None else initial_normal(keys[4], (m, rank)) / rank**0.5
@@ -106,10 +117,10 @@ class AmortisedVGP(AbstractEncoder):
         each = np.full(c, 1.0 / c)
         self.kernel = ARD(0.05, each) + Linear(0.05, each) if kernel is None else kernel
         self.tilted = Dense(width, dim * c, zero=True, key=key) if mean == "network" else None
-        seen = ((rank or m) + (c if mean == "network" else 0)) if project else 0
+        projected = ((rank or m) + (c if mean == "network" else 0)) if project else 0
         self.sees = sees
         known = width if sees == "features" else 2 * dim
-        self.auxiliary = Informed(known, dim, c, auxiliary_width, rank=seen, factorised=factorised, key=keys[7])
+        self.auxiliary = Informed(known, seen, c, auxiliary_width, rank=projected, factorised=factorised, key=keys[7])
         self.conditioner = self.heads = self.linear = None
         if mean != "zero":
             # A latent input to each variable, as far as they go, and a variance of one in all.
@@ -137,18 +148,19 @@ class AmortisedVGP(AbstractEncoder):
     def at(self, x, model=None):
         h, n = self.trunk(x), x.shape[0]
         given = [layer(h) for layer in self._layers()] if self.heads is None else self.heads(h)
-        loc, log_scale, outputs, *more = given
-        scale, outputs = positive(log_scale), outputs.reshape(n, -1, sum(self.meanfield.outputs(self.dim)))
+        loc, *more = given
+        scale = None if self.log_scale is None else positive(more.pop(0))
+        outputs = more.pop(0).reshape(n, -1, sum(self.meanfield.outputs(self.dim)))
         if self.moved is None:
             conditioner = self._conditioner() if self.conditioner is None else self.conditioner
         else:
             conditioner = EachConditioner(self.kernel, self.inputs + more.pop(0).reshape(n, *self.inputs.shape), JITTER)
-        seen, linear = [outputs[..., : self.dim]], self.linear
+        seen, linear = [outputs[..., : loc.shape[-1]]], self.linear
         if self.tilted is not None and linear is not None:
             tilts = more.pop(0).reshape(n, self.dim, self.latent_dim)
             seen.append(tilts.swapaxes(1, 2))
             linear = linear + jnp.pad(tilts, ((0, 0), (0, len(linear) - self.dim), (0, 0)))
-        known = h if self.sees == "features" else jnp.concatenate([loc, jnp.log(scale)], axis=-1)
+        known = h if self.sees == "features" or scale is None else jnp.concatenate([loc, jnp.log(scale)], axis=-1)
         auxiliary = self.auxiliary.at(known, jnp.concatenate(seen, axis=1) if self.auxiliary.projects else None)
         local = Local(outputs, linear, loc, scale, self.basis)
         process = Process(conditioner, local, self.meanfield, auxiliary)

@@ -102,7 +102,7 @@ def _possible(row: Row, changes: dict[str, Any]) -> None:
     rate, architecture = changes.get("rate", row.rate), changes.get("architecture", row.architecture)
     if not 0 < rate < np.inf:
         raise ValueError(f"--rate must be a positive number, got {rate}.")
-    names = [row.architecture] if row.model == "draw" else ["deep", "literal"]
+    names = ["deep", "literal"] if row.model == "dlgm" else [row.architecture]
     if architecture not in names:
         names = " or ".join(names)
         raise ValueError(f"--architecture must be {names}, got '{architecture}'.")

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ..bounds import Importance, draw, log_q_sandwich
 from ..data import AbstractPixels
 from ..families.base import AbstractHierarchical
+from ..gradients import VALUES
 from .rows import Learner
 
 ROWS = 200_000  # draws at a time on an accelerator,
@@ -46,7 +47,7 @@ def _bounds(learner: Learner, pixels: AbstractPixels, rows, key, draws: int, inn
 
     def one(key):
         if outer > 1 or not isinstance(family, AbstractHierarchical):
-            value = Importance(inner=inner, outer=outer, split=False)(target, family, key, b)
+            value = Importance(inner=inner, outer=outer, split=False)(target, family, key, b, VALUES)
             return jnp.stack([value, jnp.full_like(value, jnp.nan)])
         z, y, _, inner_key = draw(family.view(), key, b)
         sides = log_q_sandwich(family.view(), z, y, inner_key, max(inner, 1))
@@ -78,7 +79,7 @@ def _estimates(learner: Learner, pixels: AbstractPixels, rows, key, turns: int, 
     target, family = learner.model.at(x), learner.encoder.at(x, learner.model)
 
     def turn(total, key):
-        values = Importance(inner=inner, split=False)(target, family, key, each * len(rows))
+        values = Importance(inner=inner, split=False)(target, family, key, each * len(rows), VALUES)
         return jnp.logaddexp(total, logsumexp(values.reshape(each, -1), axis=0)), None
 
     start = jnp.full(len(rows), -jnp.inf)

@@ -4,6 +4,8 @@ The networks of the default configuration are those of the published rows: two l
 pixels and the first 50 latents, and for two layers of latents (100, then 50) two of 100 units between them. The
 configuration "literal" is the paper's text: one layer of 100 units under every layer of latents, of 100 and 50. DRAW's
 are as published: 100 latents a glimpse, 64 glimpses, 256 units in encoder and decoder, windows of 2 × 2 and 5 × 5.
+Sigmoid belief networks have layers of 200 binary units, with nothing between them and the pixels ("linear") or two
+layers of 200 units ("tanh"), and encoders of two layers of 200.
 """
 
 import dataclasses
@@ -19,7 +21,9 @@ from .. import bounds, gradients
 from ..amortised import AbstractEncoder, AmortisedVGP, Chain
 from ..amortised.draw import DrawEncoder
 from ..gp import ARD
-from ..models import DLGM, DRAW, AbstractModel
+from ..meanfield import Bernoulli
+from ..models import DLGM, DRAW, SBN, AbstractModel
+from ..rivals.factorised import FactorisedEncoder
 from ..rivals.hvi import HamiltonianEncoder
 from ..rivals.hvm import HierarchicalEncoder
 from ..rivals.planar import PlanarEncoder
@@ -31,6 +35,9 @@ ARCHITECTURES = {
     ("literal", 1): ((100,), ((100,),)),
     ("literal", 2): ((100, 50), ((100,), (100,))),
     ("draw", 1): ((100,), ((256,),)),
+    ("linear", 1): ((200,), ((200, 200),)),
+    ("linear", 2): ((200, 200), ((200, 200),)),
+    ("tanh", 1): ((200,), ((200, 200),)),
 }
 
 
@@ -60,6 +67,7 @@ class Row:
     bound: str = "importance"
     inner: tuple[tuple[float, int], ...] = ((0.0, 0),)
     outer: int = 1
+    draws: int = 1  # of z for each image and step
     split: bool | None = None
     gradient: str = "Pathwise"
     sees: str = "features"  # what of x the network of r sees
@@ -159,6 +167,13 @@ _rows += [
     Row("draw-sketch", "vae", **{**_draw_row, **_sketch}),
     Row("draw-sketch-vgp", **{**_draw_vgp, **_sketch}),
 ]
+_sbn = {"model": "sbn", "gradient": "DisARM", "joint": True}
+_sbn_vgp = {**_sbn, "num_data": 100, "latent_dim": 16, "rank": 16, "inner": ((0.0, 4),), "split": False}
+for _name, _kind, _layers in (("sbn1-linear", "linear", 1), ("sbn1", "tanh", 1), ("sbn2", "linear", 2)):
+    _rows += [
+        Row(_name, "factorised", architecture=_kind, layers=_layers, **_sbn),
+        Row(f"{_name}-vgp", "vgp", architecture=_kind, layers=_layers, **_sbn_vgp),
+    ]
 ROWS = {row.name: row for row in _rows}
 
 
@@ -182,7 +197,11 @@ def build(row: Row, shape: tuple[int, ...], mean: Float[Array, " i"], key: PRNGK
     if row.model == "draw":
         return _draw(row, shape, mean, model_key, key)
     pixels = math.prod(shape)
-    model = DLGM(pixels, row.latents, row.hidden, mean=mean, key=model_key)
+    if row.model == "sbn":
+        decoder = row.hidden[0] if row.architecture == "tanh" else ()
+        model = SBN(pixels, row.latents, decoder, mean=mean, key=model_key)
+    else:
+        model = DLGM(pixels, row.latents, row.hidden, mean=mean, key=model_key)
     if row.joint:
         return Learner(model, _encoder(row, (pixels, *row.hidden[0]), sum(row.latents), key))
     below = (pixels, *row.latents)
@@ -216,6 +235,8 @@ def _encoder(row: Row, sizes: tuple[int, ...], dim: int, key: PRNGKeyArray) -> A
         case "hvm":
             wide = {"scale": row.scale, "auxiliary_width": row.auxiliary_width, "linearised": row.linearised}
             return HierarchicalEncoder(sizes, dim, row.latent_dim, **wide, key=key)
+        case "factorised":
+            return FactorisedEncoder(sizes, dim, Bernoulli(), key=key)
     c = dim if row.latent_dim is None else row.latent_dim
     paper = row.family == "vgp-paper"
     return AmortisedVGP(
@@ -235,6 +256,7 @@ def _encoder(row: Row, sizes: tuple[int, ...], dim: int, key: PRNGKeyArray) -> A
         mean=row.mean,
         noise=row.noise,
         sees=row.sees,
+        meanfield=Bernoulli() if row.model == "sbn" else None,
         key=key,
     )
 

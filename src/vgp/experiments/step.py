@@ -59,6 +59,7 @@ class TrainStep(eqx.Module):
     batch: int = eqx.field(static=True)
     warmup: int = eqx.field(static=True)  # steps
     tail: bool = eqx.field(static=True)
+    draws: int = eqx.field(static=True, default=1)  # of z for each image
 
     @property
     def per_epoch(self) -> int:
@@ -86,7 +87,7 @@ class TrainStep(eqx.Module):
         def objective(params):
             learner = self.together(params)
             target, family = learner.model.at(x, 1 / weight), learner.encoder.at(x, learner.model)
-            return weight * jnp.mean(self.bound(target, family, bound_key, self.batch, self.gradient))
+            return weight * jnp.mean(self.bound(target, family, bound_key, self.draws * self.batch, self.gradient))
 
         value, gradient = jax.value_and_grad(objective)(state.params)
         return loop.update(state, value, gradient, self.optimizer, self.tail)

@@ -12,6 +12,7 @@ import numpy as np
 from .. import loop
 from ..bounds import AbstractBound
 from ..data import AbstractPixels
+from ..gradients import VALUES
 from .folder import Progress, Run
 from .metrics import Writer
 from .rows import stages
@@ -29,7 +30,7 @@ def _validate(together: Parameters, bound: AbstractBound, params, pixels: Abstra
 
     def one(flat):
         learner = together(flat)
-        return jnp.mean(bound(learner.model.at(x), learner.encoder.at(x, learner.model), key, len(rows)))
+        return jnp.mean(bound(learner.model.at(x), learner.encoder.at(x, learner.model), key, len(rows), VALUES))
 
     return jax.lax.map(one, params)
 
@@ -88,6 +89,7 @@ def train(run: Run, progress: Progress, together: Parameters, *, show: bool = Tr
             batch=row.batch,
             warmup=row.warmup * per_epoch,
             tail=row.optimizer == "adam",
+            draws=row.draws,
         )
         outcome = loop.run(
             step,

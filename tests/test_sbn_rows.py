@@ -1,0 +1,121 @@
+"""Sigmoid belief networks under an inference network: a bound on the right evidence, by enumeration."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from deep_problems import moved
+from jax.scipy.special import logsumexp
+
+from vgp.amortised import AmortisedVGP
+from vgp.bounds import Importance
+from vgp.experiments import rows
+from vgp.gradients import VALUES, VIMCO, DisARM, ScoreFunction
+from vgp.meanfield import Bernoulli, Categorical
+from vgp.models import SBN
+from vgp.montecarlo.enumeration import enumerate_states
+from vgp.rivals.factorised import FactorisedEncoder
+
+PIXELS, UNITS, B = 4, 3, 2
+X = jnp.asarray([[1.0, 0, 1, 1], [0, 0, 1, 0]])
+MODEL = moved(SBN(PIXELS, (UNITS,), key=jr.key(0)), 1)
+STATES = jnp.asarray(enumerate_states([2] * UNITS), float)
+ENCODERS = {
+    "factorised": FactorisedEncoder((PIXELS, 5), UNITS, Bernoulli(), key=jr.key(2)),
+    "vgp": AmortisedVGP((PIXELS, 5), UNITS, 4, 2, rank=3, meanfield=Bernoulli(), auxiliary_width=6, key=jr.key(2)),
+    "vgp, logit": AmortisedVGP(
+        (PIXELS, 5), UNITS, 4, 2, rank=3, meanfield=Bernoulli("logit"), auxiliary_width=6, key=jr.key(2)
+    ),
+}
+
+
+def log_evidence():
+    return jnp.stack([logsumexp(MODEL.at(x[None]).log_probs(STATES)) for x in X])
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_weights_have_the_evidence_for_mean(name):
+    # exp of the bound with one inner and outer sample is unbiased for p(x): no constant, sign or factor can be wrong.
+    encoder = moved(ENCODERS[name], 3)
+
+    @jax.jit
+    def values(key):
+        target, family = MODEL.at(X), encoder.at(X, MODEL)
+        return Importance(inner=2, split=False)(target, family, key, 20_000 * B, VALUES).reshape(-1, B)
+
+    weights = np.exp(np.asarray(values(jr.key(4))) - np.asarray(log_evidence()))
+    error = weights.std(0) / np.sqrt(len(weights))
+    assert (error < 0.04).all(), error
+    assert (np.abs(weights.mean(0) - 1) < 5 * error).all(), (weights.mean(0), error)
+
+
+def exact(encoder):
+    """The factorised bound and its derivative, all states summed over."""
+    params, static = eqx.partition(encoder, eqx.is_inexact_array)
+
+    def value(params):
+        q = eqx.combine(params, static).at(X, MODEL).view().conditional(jnp.zeros((B, 0)))
+        total = 0.0
+        for state in STATES:
+            z = jnp.broadcast_to(state, (B, UNITS))
+            log_q = q.log_prob(z)
+            total += jnp.mean(jnp.exp(log_q) * (MODEL.at(X).log_probs(z) - log_q))
+        return total
+
+    return flat(jax.jit(jax.grad(value))(params))
+
+
+def flat(tree):
+    return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+@pytest.mark.parametrize("gradient", [DisARM(), ScoreFunction()], ids=["DisARM", "ScoreFunction"])
+def test_gradient_of_each_image(gradient):
+    # Baselines are of draws of the same image: those of another one would show.
+    encoder = moved(ENCODERS["factorised"], 3)
+    params, static = eqx.partition(encoder, eqx.is_inexact_array)
+
+    def one(key):
+        def value(params):
+            family = eqx.combine(params, static).at(X, MODEL)
+            return Importance(inner=0)(MODEL.at(X), family, key, 200 * B, gradient).mean()
+
+        return flat(jax.grad(value)(params))
+
+    found = np.asarray(jax.jit(lambda keys: jax.lax.map(one, keys))(jr.split(jr.key(5), 200)))
+    error, right = found.std(0) / np.sqrt(len(found)), np.asarray(exact(encoder))
+    assert error.max() < 0.03 * np.abs(right).max()
+    assert (np.abs(found.mean(0) - right) < 5 * error + 1e-5).all()
+
+
+def test_outer_draws_of_a_batch():
+    encoder = moved(ENCODERS["vgp"], 3)
+    values = jax.jit(lambda key: Importance(inner=1, outer=5)(MODEL.at(X), encoder.at(X), key, 2000 * B, VIMCO()))
+    single = jax.jit(lambda key: Importance(inner=1)(MODEL.at(X), encoder.at(X), key, 2000 * B, VALUES))
+    tight, loose = (np.asarray(f(jr.key(6))).reshape(-1, B).mean(0) for f in (values, single))
+    assert (loose < tight).all() and (tight < np.asarray(log_evidence()) + 0.02).all()
+
+
+@pytest.mark.parametrize("name", [name for name in rows.ROWS if name.startswith("sbn")])
+def test_rows_build_and_step(name):
+    row = rows.find(name)
+    learner = eqx.filter_eval_shape(lambda: rows.build(row, (4, 4), jnp.full(16, 0.3), jr.key(0)))
+    assert learner.model.dim == learner.encoder.dim == sum(row.latents)
+
+    def value(learner):
+        x = jnp.ones((2, 16))
+        bound = row.make_bound(row.inner[-1][1])
+        return bound(
+            learner.model.at(x), learner.encoder.at(x, learner.model), jr.key(0), 2, row.make_gradient()
+        ).mean()
+
+    assert eqx.filter_eval_shape(eqx.filter_grad(value), learner) is not None
+
+
+def test_what_an_inference_network_can_feed():
+    with pytest.raises(ValueError, match="Bernoulli mean-field has mean='zero'"):
+        AmortisedVGP((PIXELS, 5), UNITS, 4, meanfield=Bernoulli(), linearised=1, key=jr.key(0))
+    with pytest.raises(ValueError, match="an output for each number that r sees"):
+        AmortisedVGP((PIXELS, 5), UNITS, 4, meanfield=Categorical(3), key=jr.key(0))

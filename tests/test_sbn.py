@@ -1,5 +1,7 @@
 """Sigmoid belief networks: densities written out and enumerated, draws of the prior, and terms."""
 
+import itertools
+
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
@@ -10,6 +12,7 @@ from scipy.special import expit
 from scipy.stats import bernoulli
 
 from vgp.compiling import once
+from vgp.meanfield import Bernoulli
 from vgp.models.sbn import SBN
 from vgp.montecarlo import enumerate_states
 
@@ -157,3 +160,21 @@ def test_no_closed_form_and_no_layers(key):
     assert model.at(ALL_X).divergence(None, states(model)) is None
     with pytest.raises(ValueError, match="at least one layer"):
         SBN(PIXELS, (), key=key)
+
+
+def test_divergence_by_enumeration():
+    # Given the draw of the upper layer, E_q log q(z₁) / p(z₁ | z₂) over all z₁, and the upper layer's own.
+    model = SBN(3, (2, 2), key=jr.key(3))
+    model = eqx.tree_at(lambda m: m.prior, model, jnp.asarray([0.4, -1.1]))
+    q = Bernoulli("logit").given(jnp.asarray([[0.7, -0.3, 1.2, 0.1]]), None)
+    upper = np.array([1.0, 0.0])
+    expected = 0.0
+    for pair in itertools.product((0.0, 1.0), repeat=2):
+        lower, top = np.array([[*pair, *upper]]), np.array([[*upper, *pair]])  # the other two do not count
+        log_q = np.asarray(q.each(jnp.asarray(lower)))[0, :2].sum()
+        logits = np.asarray(model._unit_logits(jnp.asarray(lower)))[0, :2]
+        expected += np.exp(log_q) * (log_q - np.sum(np.array(pair) * logits - np.log1p(np.exp(logits))))
+        log_q = np.asarray(q.each(jnp.asarray(top)))[0, 2:].sum()
+        expected += np.exp(log_q) * (log_q - np.sum(np.array(pair) * [0.4, -1.1] - np.log1p(np.exp([0.4, -1.1]))))
+    found = model.divergence(q, jnp.asarray([[0.0, 0.0, *upper]]))
+    np.testing.assert_allclose(found, [expected], rtol=1e-5)

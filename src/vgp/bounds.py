@@ -168,7 +168,7 @@ class Importance(AbstractBound):
         view = _hierarchical(family, "Importance").view(collapse=self.collapse)
         z, y, conditional, inner_key = draw(view, key, n * self.outer)
         if needs_score(conditional):
-            return self._scored(target, view, y, conditional, key, gradient)
+            return self._scored(target, view, z, y, conditional, inner_key, gradient)
         if isinstance(gradient, AbstractScore):
             gradient = Pathwise()  # every draw can be followed
         if self.outer > 1:
@@ -177,6 +177,8 @@ class Importance(AbstractBound):
         if self.split is False:
             return target.log_probs(z) - log_q
         divergence = target.divergence(conditional, z)
+        if self.split and divergence is None and not hasattr(conditional, "entropy"):
+            raise TypeError("split=True needs a Normal mean-field, whose entropy has a closed form; leave split out.")
         if self.split is True or divergence is not None:
             density = view.held() if gradient.freezes else view
             ratio = log_q - density.conditional(y).log_prob(z)
@@ -185,15 +187,20 @@ class Importance(AbstractBound):
             return target.log_probs(z) + conditional.entropy() - ratio
         return target.log_probs(z) - log_q
 
-    def _scored(self, target, view, y, conditional, key, gradient):
-        if self.split:
-            raise TypeError("split=True needs a q(z | ξ) with a closed form, and this one has discrete variables.")
-        z_key, inner_key = jr.split(jr.fold_in(key, 1))
+    def _scored(self, target, view, z, y, conditional, key, gradient):
+        closed = self.outer == 1 and self.split is not False and target.divergence(conditional, z) is not None
+        if self.split and not closed:
+            raise TypeError("split=True needs a divergence in closed form, and with these variables there is none.")
+        z_key, inner_key = jr.split(key)
 
         def value(z):
-            return target.log_probs(z) - log_q_upper(view, z, y, inner_key, self.inner)
+            log_q = log_q_upper(view, z, y, inner_key, self.inner)
+            if not closed:
+                return target.log_probs(z) - log_q
+            # Only what has no closed form is left to the score.
+            return target.log_likelihoods(z) - target.divergence(conditional, z) - (log_q - conditional.log_prob(z))
 
-        return scored(value, target, view, conditional, z_key, self.outer, gradient)
+        return scored(value, target, view, conditional, z_key, self.outer, gradient, whole=not closed)
 
     def _outer(self, target, view, z, y, key, gradient):
         log_p = target.log_probs(z)
@@ -269,7 +276,8 @@ class Analytic(AbstractBound):
         divergence = target.divergence(conditional, z)
         if divergence is None:
             raise TypeError(
-                "Analytic needs a target with a Normal prior, for KL(q(z|f) ‖ p(z)) in closed form; "
+                "Analytic needs a Normal mean-field and a target with a Normal prior, for KL(q(z|f) ‖ p(z)) in closed "
+                "form; "
                 "pass vgp.target(..., prior=numpyro.distributions.Normal(0, 1)) or use vgp.bounds.General()."
             )
         return target.log_likelihoods(z) - divergence - penalty
@@ -279,6 +287,11 @@ def _mapped(family, key, n, name):
     # One draw through (ξ, f), q(z|f), and the two penalties of the printed objective.
     view: Any = _hierarchical(family, name).view(collapse=False)  # one that keeps f, and so has `mapping`
     z, (xi, _), conditional, _ = draw(view, key, n)
+    if needs_score(conditional):
+        raise TypeError(
+            f"{name} follows the draws of z, and those of discrete variables cannot be followed; leave the bound out, "
+            "or use vgp.bounds.Importance() or vgp.bounds.Collapsed()."
+        )
     posterior = view.posterior(z)
     prior, r = view.mapping(xi), posterior.mapping(xi)
     kl_f = jnp.zeros(n) if r is prior else gaussian_kl(prior, r)

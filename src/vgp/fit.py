@@ -245,7 +245,9 @@ def _placed(target, families, start, batch_size, key, going_on: bool) -> list[Ab
         return families
     if not families[0].placeable:
         if not auto:
-            raise ValueError("start= goes with values on the real line, and this family keeps some as they are.")
+            raise ValueError(
+                "start= goes with values on the real line, and this fit has discrete or kept ones; leave it out."
+            )
         return families
     if isinstance(start, Place):
         places = [start]

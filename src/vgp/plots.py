@@ -36,29 +36,31 @@ class Picture(Figure):
 
 def plot(fit: Fit) -> Picture:
     """The bound's history, and the draws: in two dimensions on the target's contours, with the VGP's warp beside
-    them; otherwise the first two coordinates and the interval of each value.
+    them; otherwise the first two coordinates and the interval of each value. Discrete values are spread out a little.
     """
     key, target, family = jr.fold_in(fit._key, 2), fit.target, fit.family
     draws = np.asarray(compiled.sample(fit._q, key, DRAWS))
-    warped = family if isinstance(family, VGP) and family.dim == 2 and family.latent_dim <= 2 else None
+    flat = isinstance(family, VGP) and family.dim == 2 and family.latent_dim <= 2
+    warped = family if flat and family.placeable else None
     warps = warped is not None
     window = _window(draws, target)
-    panels = 1 + (family.dim > 1) + (warps or (family.dim != 2 and target is not None))
+    plain = family.dim == 2 and not _is_discrete(target)
+    panels = 1 + (family.dim > 1) + (warps or (not plain and target is not None))
     figure = Picture(figsize=(4.2 * panels, 3.8), layout="constrained")
     axes = iter(figure.subplots(1, panels, squeeze=False)[0])
     _history(next(axes), fit)
     if family.dim > 1:
         axis = next(axes)
         _contours(axis, target, window)
-        _scatter(axis, draws, window, BLUE)
+        _scatter(axis, _spread(draws, target), window, BLUE)
         axis.set_title("draws" if family.dim == 2 else "draws, first two coordinates")
     if warped is not None:
         axis = next(axes)
         _contours(axis, target, window)
         _warp(axis, warped, window)
-    elif family.dim != 2 and target is not None:
+    elif not plain and target is not None:
         _intervals(next(axes), jax.vmap(target.constrain)(jnp.asarray(draws)))
-    if family.dim == 2 and target is not None:
+    if plain and target is not None:
         _explain(figure)
     return figure
 
@@ -79,11 +81,12 @@ def compare(
     window = _window(np.concatenate([np.asarray(points) for points in draws.values()]), target)
     for axis, (name, points) in zip(axes, draws.items(), strict=True):
         _contours(axis, target, window)
-        _scatter(axis, np.asarray(points), window, BLUE if axis is axes[0] else ORANGE)
+        _scatter(axis, _spread(np.asarray(points), target), window, BLUE if axis is axes[0] else ORANGE)
         note = (notes or {}).get(name)
         axis.set_title(name if note is None else f"{name}\n{note}", fontsize=10)
         axis.label_outer()
-    _explain(figure)
+    if not _is_discrete(target):
+        _explain(figure)
     return figure
 
 
@@ -130,8 +133,9 @@ def _window(draws: np.ndarray, target: Target | None) -> np.ndarray:
         return np.array([[-4.0, -4.0], [4.0, 4.0]])
     low, high = np.quantile(points, (0.003, 0.997), axis=0)
     margin = 0.15 * (high - low) + 1e-3
+    margin = margin + 0.5 * _discrete(target, len(low))
     window = np.stack([low - margin, high + margin])
-    for _ in range(12 if target is not None and target.dim == 2 else 0):
+    for _ in range(12 if target is not None and target.dim == 2 and not _is_discrete(target) else 0):
         _, _, density = _density(target, window)
         inside = density[1:-1, 1:-1].max()
         edges = np.array([[density[:, 0].max(), density[0].max()], [density[:, -1].max(), density[-1].max()]])
@@ -140,6 +144,23 @@ def _window(draws: np.ndarray, target: Target | None) -> np.ndarray:
             break
         window += cut_off * np.array([[-0.25], [0.25]]) * (window[1] - window[0])
     return window
+
+
+def _discrete(target: Target | None, count: int) -> np.ndarray:
+    # Which of the first coordinates are discrete.
+    supports = [] if target is None else target.supports()
+    kinds = [support.is_discrete for _, support, size in supports for _ in range(size)]
+    return np.asarray((kinds + [False] * count)[:count], bool)
+
+
+def _is_discrete(target: Target | None) -> bool:
+    return target is not None and bool(_discrete(target, target.dim).any())
+
+
+def _spread(draws: np.ndarray, target: Target | None) -> np.ndarray:
+    # Draws of discrete values would all lie on few points.
+    noise = np.random.default_rng(0).uniform(-0.2, 0.2, draws.shape)
+    return draws + noise * _discrete(target, draws.shape[1])
 
 
 def _density(target, window: np.ndarray, size: int = 160) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -154,7 +175,7 @@ def _density(target, window: np.ndarray, size: int = 160) -> tuple[np.ndarray, n
 
 
 def _contours(axis: Axes, target: Target | None, window: np.ndarray):
-    if target is None or target.dim != 2:
+    if target is None or target.dim != 2 or _is_discrete(target):
         return
     x, y, density = _density(target, window)
     ordered = np.sort(density, axis=None)[::-1]
@@ -199,7 +220,7 @@ def _push(family: VGP, xi):
 def _intervals(axis: Axes, values):
     columns = [pair for pair, _ in zip(named_columns(values), range(INTERVALS), strict=False)]
     rows = np.arange(len(columns))
-    ends = np.array([np.nanquantile(column, (0.05, 0.25, 0.5, 0.75, 0.95)) for _, column in columns])
+    ends = np.array([np.nanquantile(column.astype(float), (0.05, 0.25, 0.5, 0.75, 0.95)) for _, column in columns])
     axis.hlines(rows, ends[:, 0], ends[:, 4], color=BLUE, linewidth=1.2)
     axis.hlines(rows, ends[:, 1], ends[:, 3], color=BLUE, linewidth=4)
     axis.plot(ends[:, 2], rows, "o", color="white", markeredgecolor=BLUE, markersize=5)

@@ -20,6 +20,8 @@ from .families import AbstractFamily, Stack
 from .families.stack import apart, stacked
 from .gradients import AbstractGradient
 from .loop import State
+from .meanfield import Normal
+from .meanfield.matching import check
 from .target import Target, Values
 from .trust import DISAGREE, verdict
 
@@ -196,7 +198,10 @@ class Fit:
         target = self._with_target("log_prob")
         u = jax.vmap(target.unconstrain)(z)
         value, stderr = diagnostics.log_prob(self._q, u, key)
-        return LogProb(value - jax.vmap(target.log_jacobian)(u), stderr)
+        layout = getattr(target, "layout", None)
+        inside = jnp.ones(len(u), bool) if layout is None else jax.vmap(layout.inside)(u)
+        value = jnp.where(inside, value - jax.vmap(target.log_jacobian)(u), -jnp.inf)
+        return LogProb(value, jnp.where(inside, stderr, 0.0))
 
     def summary(self) -> "Text":
         """A page of text: how the run ended, whether to trust it, and the posterior of each value."""
@@ -287,6 +292,8 @@ def load(path: str | os.PathLike, target: Target | None = None, family: Abstract
             f"The saved family has {family.dim} dimensions and the target {target.dim}; "
             "pass the target it was fitted to."
         )
+    if target is not None:
+        check(getattr(family, "meanfield", Normal(family.dim)), target.supports(), "pass the target it was fitted to")
     loaded = Fit(
         target, family, settings, None, arrays["history"], Status(*meta["status"]), meta["seconds"], meta["measured"]
     )

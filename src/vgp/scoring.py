@@ -53,10 +53,12 @@ def scored(
     key: PRNGKeyArray,
     outer: int,
     gradient: AbstractGradient,
+    whole: bool = True,
 ) -> Float[Array, " n"]:
     """The bound's values with a gradient that takes the scores into account.
 
-    `value(z)` is log p(z) − log q̂(z) for draws z of the conditional, one for each of its rows.
+    `value(z)` is log p(z) − log q̂(z) for draws z of the conditional, one for each of its rows; unless it is the `whole`
+    of that, a part of it is in closed form.
     """
     gradient = check(gradient, conditional, outer)
     if isinstance(gradient, (ARM, DisARM)):
@@ -70,7 +72,7 @@ def scored(
         signals = _vimco(groups) if isinstance(gradient, VIMCO) else jnp.broadcast_to(total, groups.shape)
         return total + _credit(signals.reshape(-1), scores.sum(-1)).reshape(outer, -1).sum(0)
     assert isinstance(gradient, ScoreFunction)
-    signals = _signals(target, conditional, z, log_weights, gradient)
+    signals = _signals(target, conditional, z, log_weights, gradient.rao_blackwell and whole)
     baseline = _baseline(signals, conditional.slopes(z)[:, conditional.scored], _datapoints(view), gradient.baseline)
     return log_weights + _credit(signals - baseline, scores).sum(-1)
 
@@ -85,10 +87,10 @@ def _datapoints(view: Any) -> int:
     return 1 if process is None else process.local.datapoints or 1
 
 
-def _signals(target, conditional: Factors, z, value, gradient: ScoreFunction) -> Float[Array, "n s"]:
+def _signals(target, conditional: Factors, z, value, rao_blackwell: bool) -> Float[Array, "n s"]:
     # The value for every variable with a score, without what does not depend on it.
     which = conditional.scored
-    if not gradient.rao_blackwell:
+    if not rao_blackwell:
         return jnp.broadcast_to(value[:, None], (len(value), len(which)))
     each = conditional.each(z)
     signals = value[:, None] + each.sum(-1, keepdims=True) - each[:, which]
@@ -110,12 +112,16 @@ def _baseline(signals, slopes, datapoints: int, kind: str):
             "vgp.gradients.ScoreFunction(baseline='none')."
         )
     grouped = signals.reshape(count, datapoints, -1)
-    weights = jnp.ones_like(grouped)
+
+    def others(x):  # the sum over the others, without the cancellation of a sum less one
+        return jnp.tensordot(1 - jnp.eye(count, dtype=x.dtype), x, axes=1)
+
+    mean = others(grouped) / (count - 1)
     if kind == "optimal":
-        weights = slopes.reshape(count, datapoints, -1) ** 2
-        weights = weights + 1e-3 * jnp.mean(weights, axis=0) + jnp.finfo(weights.dtype).tiny
-    others = jnp.sum(weights, axis=0) - weights
-    mean = (jnp.sum(weights * grouped, axis=0) - weights * grouped) / jnp.maximum(others, jnp.finfo(others.dtype).tiny)
+        weights = slopes.reshape(grouped.shape) ** 2
+        total = others(weights)
+        some = total > jnp.finfo(total.dtype).tiny
+        mean = jnp.where(some, others(weights * grouped) / jnp.where(some, total, 1.0), mean)
     return mean.reshape(signals.shape)
 
 

@@ -72,7 +72,8 @@ class Target(eqx.Module):
     def divergence(self, conditional: Any, u: Float[Array, "n d"]) -> Float[Array, " n"] | None:
         """KL(q(u | ξ) ‖ p(u)) in closed form, None where there is none; `u` are draws of the conditional."""
         prior = gaussian_prior(self.prior)
-        return None if prior is None else gaussian_kl(conditional, prior)
+        factorised = isinstance(conditional, dist.Independent) and isinstance(conditional.base_dist, dist.Normal)
+        return gaussian_kl(conditional, prior) if prior is not None and factorised else None
 
     def log_terms(self, u: Float[Array, "n d"]) -> tuple[Float[Array, "n t"], Bool[Array, "t d"]] | None:
         """Terms that log p is the sum of, and which coordinates each depends on, where the target knows such terms.
@@ -84,6 +85,10 @@ class Target(eqx.Module):
     def supports(self) -> list[tuple[str, constraints.Constraint, int]]:
         """Names, supports and numbers of the coordinates of u, in their order: real, but for those that are kept."""
         return [("the values", constraints.real, self.dim)]
+
+    def kept(self, *names: str) -> "Target":
+        """The target with these values in u as they are, for a mean-field with their support."""
+        raise TypeError(f"{type(self).__name__} cannot keep values as they are; use vgp.target or vgp.from_numpyro.")
 
     def log_prob(self, u: Float[Array, " d"]) -> Float[Array, ""]:
         """log p(u)."""

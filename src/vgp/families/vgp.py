@@ -18,6 +18,7 @@ from .place import Place
 from .process import Collapsed, Extended, Local, Process
 
 POINTS = 3.0  # the lengthscale that a kernel starts with on a grid, in points
+FREE = 64  # variational data whose outputs are learned as they are
 SPREAD = 2.0  # the variational inputs start wider than ξ ~ N(0, I), so that the warp is anchored in its tails
 
 
@@ -94,7 +95,7 @@ class VGP(AbstractHierarchical):
         if outputs is None:
             self.whitened = jnp.asarray(np.zeros((m, p)), float)
         elif jnp.shape(outputs) == (m, p):
-            self.whitened = conditioned(self.kernel, self.inputs).whiten(jnp.asarray(outputs, float))
+            self.whitened = conditioned(self.kernel, self.inputs).whiten(jnp.asarray(outputs, float)) / self._pace
         else:
             raise ValueError(f"The outputs must be ({m}, {p}), one row per input, got {jnp.shape(outputs)}.")
         rising = np.eye(p, c) * (np.arange(p) < drawn)[:, None]  # z rises with ξ; a driven scale starts flat
@@ -102,6 +103,11 @@ class VGP(AbstractHierarchical):
         self.offset = jnp.asarray(np.zeros(drawn), float)
         self.place = None
         if loc is not None or scale is not None:
+            if not self.meanfield.located:
+                raise ValueError(
+                    f"loc and scale are for values on the real line, and a {type(self.meanfield).__name__} mean-field "
+                    "is of z as it is; leave them out."
+                )
             where, factor = np.zeros(dim) if loc is None else loc, np.ones(dim) if scale is None else scale
             self.place = Place(jnp.asarray(where, float), jnp.asarray(factor, float))
         if auxiliary is None:
@@ -120,7 +126,7 @@ class VGP(AbstractHierarchical):
         return _standardised(self)
 
     def view(self, collapse: bool = True) -> "AbstractView":
-        local = Local(self.whitened, self.linear, self.offset)
+        local = Local(self._pace * self.whitened, self.linear, self.offset)
         process = Process(conditioned(self.kernel, self.inputs), local, self.meanfield, self.auxiliary)
         return Collapsed(process) if collapse and self.meanfield.collapses else Extended(process)
 
@@ -131,7 +137,13 @@ class VGP(AbstractHierarchical):
     @property
     def outputs(self) -> Float[Array, "m p"]:
         """The variational outputs t, in whitened units and as residuals from the mean function."""
-        return conditioned(self.kernel, self.inputs).colour(self.whitened)
+        return conditioned(self.kernel, self.inputs).colour(self._pace * self.whitened)
+
+    @property
+    def _pace(self) -> float:
+        # An optimiser such as Adam moves every number by as much, so that m of them move the warp √m times as far: on a
+        # grid, where they are many, they are learned in smaller units.
+        return min(1.0, (FREE / self.num_data) ** 0.5) if isinstance(self.inputs, Grid) else 1.0
 
     @property
     def num_data(self) -> int:

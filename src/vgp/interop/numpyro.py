@@ -84,7 +84,7 @@ class AutoVGP(AutoContinuous):
             if site["type"] == "sample" and not site["is_observed"] and site["fn"].support.is_discrete:
                 raise ValueError(
                     f"AutoVGP needs continuous latents, and the site '{name}' is discrete; sum it out of the model, "
-                    "or hide it from the guide with numpyro.handlers.block."
+                    "hide it from the guide with numpyro.handlers.block, or fit vgp.from_numpyro(model)."
                 )
         local = local_plates(trace, self.local_plate)
         # AutoContinuous's own set-up would refuse local latents.
@@ -111,6 +111,10 @@ class AutoVGP(AutoContinuous):
             raise TypeError(
                 f"family(dim, key) must return one of vgp's families with dim={dim}, got {type(family).__name__}"
                 + (f" with dim={family.dim}." if isinstance(family, AbstractFamily) else ".")
+            )
+        if not family.placeable:
+            raise TypeError(
+                "AutoVGP draws unconstrained values, and this family is not of the real line; use a Normal mean-field."
             )
         return family
 

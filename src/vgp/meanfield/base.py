@@ -58,6 +58,12 @@ class AbstractMeanField(eqx.Module):
         return z
 
 
+def same_size(meanfield: AbstractMeanField, own: int, dim: int) -> None:
+    """Refuses a mean-field of `own` variables for a family of `dim`."""
+    if own != dim:
+        raise ValueError(f"This {type(meanfield).__name__} mean-field is of {own} variables, and the family of {dim}.")
+
+
 def bent(x: Float[Array, "*n"], reach: float) -> Float[Array, "*n"]:
     """x, softly kept within ± `reach`."""
     return reach * jnp.tanh(x / reach)

@@ -54,10 +54,10 @@ class LogNormal(AbstractShaped):
         return True
 
     def given(self, f, drive):
-        return Factors((dist.LogNormal(f, self.extra(f, drive)),))
+        return Factors((dist.LogNormal(bent(f, LOGS), self.extra(f, drive)),))
 
     def integrated(self, mean, variance, drive):
-        return Factors((dist.LogNormal(mean, jnp.sqrt(variance + self.extra(mean, drive) ** 2)),))
+        return Factors((dist.LogNormal(bent(mean, LOGS), jnp.sqrt(variance + self.extra(mean, drive) ** 2)),))
 
     def seen(self, z):
         return jnp.log(z)
@@ -86,6 +86,8 @@ class StudentT(AbstractShaped):
 
     def __init__(self, dim: int, extra: Extra = "learned", initial: float = 1.0, freedom: float = 4.0):
         super().__init__(dim, extra, initial)
+        if not freedom > 0:
+            raise ValueError(f"The degrees of freedom of a StudentT mean-field must be positive, got {freedom}.")
         self.freedom = freedom
 
     def given(self, f, drive):

@@ -64,8 +64,8 @@ class Categorical(AbstractMeanField):
     classes: int = eqx.field(static=True)
 
     def __init__(self, classes: int):
-        if classes < 2:
-            raise ValueError(f"A Categorical mean-field needs 2 classes or more, got {classes}.")
+        if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
+            raise ValueError(f"The classes of a Categorical mean-field are a whole number, 2 or more, got {classes!r}.")
         self.classes = classes
 
     @property

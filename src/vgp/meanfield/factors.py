@@ -64,6 +64,8 @@ class Factors(eqx.Module):
         """How log q of every variable changes as the numbers that it depends on rise together."""
 
         def along(block, own):
+            if isinstance(block, dist.CategoricalLogits):  # which do not change as all rise: as that of z's class does
+                return -jnp.expm1(_log_prob(block, own))
             arrays, rest = eqx.partition(block, eqx.is_inexact_array)
             ones = jax.tree.map(jnp.ones_like, arrays)
             return jax.jvp(lambda arrays: _log_prob(eqx.combine(arrays, rest), own), (arrays,), (ones,))[1]

@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 from numpyro.distributions import constraints
 
 from .base import AbstractMeanField
@@ -11,32 +12,30 @@ from .mixed import Mixed
 from .normal import Normal
 
 Support = constraints.Constraint
+CLASSES = 1000  # the most that a variable may have for a mean-field to be chosen: each is an output of the process
 
 
 def matching(supports: list[tuple[str, Support, int]]) -> AbstractMeanField:
     """A mean-field for variables with these names, supports and numbers, in their order."""
-    blocks = [
-        (support, names, sum(size for *_, size in group))
-        for (support, names, group) in (
-            (group[0][1], [name for name, *_ in group], group)
-            for group in (list(g) for _, g in itertools.groupby(supports, key=lambda each: _kind(each[1])))
-        )
-    ]
-    parts = [(_suitable(names, support, size), size) for support, names, size in blocks]
+    groups = [list(group) for _, group in itertools.groupby(supports, key=lambda each: _kind(each[1]))]
+    sizes = [sum(size for *_, size in group) for group in groups]
+    parts = [(_suitable(*group[0][:2], size), size) for group, size in zip(groups, sizes, strict=True)]
     return parts[0][0] if len(parts) == 1 else Mixed(*parts)
 
 
-def check(meanfield: AbstractMeanField, supports: list[tuple[str, Support, int]]) -> None:
+def check(
+    meanfield: AbstractMeanField,
+    supports: list[tuple[str, Support, int]],
+    advice: str = "use a vgp.VGP with a mean-field of that support (vgp.meanfield), or leave the family out to have "
+    "one chosen",
+) -> None:
     """Refuses a mean-field whose support is not that of the variables it would be of, by their name."""
     total = sum(size for *_, size in supports)
     own = [support for support, size in meanfield.supports for _ in range(total if size is None else size)]
     wanted = [(name, support) for name, support, size in supports for _ in range(size)]
     for (name, support), given in zip(wanted, own, strict=True):
         if _kind(support) != _kind(given):
-            raise ValueError(
-                f"'{name}' lies in {told(support)}, and its mean-field in {told(given)}; use a mean-field of that "
-                "support (vgp.meanfield), or leave the family out to have one chosen."
-            )
+            raise ValueError(f"{_lie(name)} in {told(support)}, and the family in {told(given)}; {advice}.")
 
 
 def told(support: Support) -> str:
@@ -45,26 +44,37 @@ def told(support: Support) -> str:
     return f"{kind} {limits[0]} to {limits[1]}" if limits else kind
 
 
+def _lie(name: str) -> str:
+    return "The values lie" if name == "the values" else f"'{name}' lies"
+
+
+def _limit(support: Support, name: str) -> float | None:
+    # The same for all values, or None.
+    found = np.unique(np.asarray(getattr(support, name, np.nan), float))
+    return float(found[0]) if found.size == 1 else None
+
+
 def _kind(support: Support) -> tuple:
     # What tells supports apart: constraints that are made anew each time, as those of an interval are, do not compare.
+    low, high = _limit(support, "lower_bound"), _limit(support, "upper_bound")
     if support is constraints.boolean:
         return ("{0, 1}",)
-    if isinstance(support, type(constraints.integer_interval(0, 1))):
-        return ("the whole numbers", int(support.lower_bound), int(support.upper_bound))
+    if isinstance(support, type(constraints.integer_interval(0, 1))) and low is not None and high is not None:
+        return ("{0, 1}",) if (low, high) == (0, 1) else ("the whole numbers", int(low), int(high))
     if support is constraints.nonnegative_integer:
         return ("the whole numbers from 0 on",)
-    if support is constraints.positive or support is constraints.nonnegative:
+    if isinstance(support, type(constraints.greater_than(0.0))) and low == 0:
         return ("the positive numbers",)
-    if support is constraints.unit_interval or support is constraints.open_interval(0, 1):
+    if isinstance(support, type(constraints.interval(0.0, 1.0))) and (low, high) == (0, 1):
         return ("the unit interval",)
     if support is constraints.real:
         return ("the real line",)
     return (str(support),)
 
 
-def _suitable(names: list[str], support: Support, size: int) -> AbstractMeanField:
+def _suitable(name: str, support: Support, size: int) -> AbstractMeanField:
     kind, *limits = _kind(support)
-    if kind == "the whole numbers" and limits[0] == 0:
+    if kind == "the whole numbers" and limits[0] == 0 and 0 < limits[1] < CLASSES:
         return Categorical(limits[1] + 1)
     made = {
         "{0, 1}": lambda: Bernoulli(),
@@ -74,8 +84,10 @@ def _suitable(names: list[str], support: Support, size: int) -> AbstractMeanFiel
         "the real line": lambda: Normal(size, "gp", 1.0),
     }.get(kind)
     if made is None:
-        raise ValueError(
-            f"No mean-field is known for '{names[0]}', which lies in {told(support)}; shift or transform it so that it "
-            "begins at 0, or enumerate it in the model."
-        )
+        advice = "leave it out of kept(...)"
+        if support.is_discrete:
+            advice = (
+                f"write it as whole numbers from 0 to the same limit, less than {CLASSES}, or sum it out of the model"
+            )
+        raise ValueError(f"{_lie(name)} in {told(support)}, for which there is no mean-field; {advice}.")
     return made()

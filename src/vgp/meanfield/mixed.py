@@ -4,7 +4,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from .base import AbstractMeanField
+from .base import AbstractMeanField, same_size
 from .factors import Factors
 
 
@@ -17,6 +17,12 @@ class Mixed(AbstractMeanField):
     def __init__(self, *blocks: tuple[AbstractMeanField, int]):
         if not blocks:
             raise ValueError("A Mixed mean-field needs a block at least: Mixed((Bernoulli(), 3), (Normal(2), 2)).")
+        for block in blocks:
+            if not (isinstance(block, tuple) and len(block) == 2 and isinstance(block[0], AbstractMeanField)):
+                raise TypeError(
+                    f"A block of a Mixed mean-field is a pair of a mean-field and a number, got {block!r}; write "
+                    "Mixed((Bernoulli(), 3), (Normal(2), 2))."
+                )
         self.parts, self.sizes = zip(*blocks, strict=True)
 
     @property
@@ -25,11 +31,11 @@ class Mixed(AbstractMeanField):
 
     @property
     def supports(self):
-        return [(part.supports[0][0], size) for part, size in zip(self.parts, self.sizes, strict=True)]
+        parts = zip(self.parts, self.sizes, strict=True)
+        return [(support, size if n is None else n) for part, size in parts for support, n in part.supports]
 
     def outputs(self, dim):
-        if dim != sum(self.sizes):
-            raise ValueError(f"This Mixed mean-field is of {sum(self.sizes)} variables, and the family of {dim}.")
+        same_size(self, sum(self.sizes), dim)
         drawn, driven = zip(*self._outputs(), strict=True)
         return sum(drawn), sum(driven)
 

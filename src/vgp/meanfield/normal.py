@@ -8,7 +8,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
-from .base import REACH, AbstractMeanField, bent
+from .base import REACH, AbstractMeanField, bent, same_size
 
 
 class Normal(AbstractMeanField):
@@ -36,6 +36,7 @@ class Normal(AbstractMeanField):
         return True
 
     def outputs(self, dim):
+        same_size(self, self.log_scale.shape[-1], dim)
         return dim, dim if self.driven else 0
 
     def scale(self, drive: Float[Array, "*n d"] | None) -> Float[Array, "..."]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .base import REACH, AbstractMeanField, bent
+from .base import REACH, AbstractMeanField, bent, same_size
 
 Extra = Literal["learned", "gp"]
 
@@ -26,11 +26,14 @@ class AbstractShaped(AbstractMeanField):
         if extra not in ("learned", "gp"):
             raise ValueError(f"The extra of a {type(self).__name__} mean-field is 'learned' or 'gp', got {extra!r}.")
         if not initial > 0:
-            raise ValueError(f"The initial value of a {type(self).__name__} mean-field's extra is positive: {initial}.")
+            raise ValueError(
+                f"The initial extra of a {type(self).__name__} mean-field must be positive, got {initial}."
+            )
         self.log_extra = jnp.asarray(np.full(dim, np.log(initial)), float)
         self.driven = extra == "gp"
 
     def outputs(self, dim):
+        same_size(self, self.log_extra.shape[-1], dim)
         return dim, dim if self.driven else 0
 
     def extra(self, f: Float[Array, "*n d"], drive: Float[Array, "*n d"] | None) -> Float[Array, "*n d"]:

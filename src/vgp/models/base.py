@@ -74,6 +74,13 @@ class Batch(Target):
         found = terms(self._rows(len(u)), u)
         return found.at[:, 0].multiply(self.weight), jnp.asarray(touches)
 
+    def supports(self):
+        supports, latents = getattr(self.model, "supports", None), getattr(self.model, "latents", None)
+        if supports is None or latents is None:
+            return super().supports()
+        names = [f"layer {i + 1}" for i in range(len(latents))]
+        return list(zip(names, supports, latents, strict=True))
+
     def log_likelihood(self, u):
         if len(self.x) != 1:
             raise TypeError("A batch has one z per datapoint; use log_probs.")

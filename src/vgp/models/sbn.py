@@ -5,10 +5,12 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from numpyro.distributions import constraints
 
 from ..amortised.networks import Dense, Trunk
+from ..meanfield import Factors
 from .base import AbstractModel, bernoulli_log_prob
 
 
@@ -96,8 +98,14 @@ class SBN(AbstractModel):
         return jnp.concatenate([self.log_likelihood(x, z)[:, None], units], axis=-1)
 
     def divergence(self, conditional, z):
-        """None: bounds take log p(z) at the draws."""
-        return None
+        """Σ_l KL(q(z_l | ξ) ‖ p(z_l | z_{l+1})) of independent units, in closed form given the layer above."""
+        blocks = conditional.blocks if isinstance(conditional, Factors) else ()
+        if not blocks or not all(isinstance(block, dist.BernoulliLogits) for block in blocks):
+            return None
+        logits = jnp.concatenate([block.logits for block in blocks], axis=-1)
+        prior = self._unit_logits(z)
+        each = jax.nn.sigmoid(logits) * (logits - prior) + jax.nn.softplus(prior) - jax.nn.softplus(logits)
+        return jnp.sum(each, axis=-1)
 
     def probabilities(self, z):
         return jax.nn.sigmoid(self._logits(z))

@@ -55,6 +55,8 @@ def target(
     layout = Layout.of(example, supports)
     if prior is not None:
         prior = _over_all(prior, layout.dim)
+    if isinstance(data, Stream) and touches is not None:
+        raise TypeError("touches does not go with a vgp.Stream; leave it out and return the sum of the terms.")
     if isinstance(data, Stream):
         _check_scalar(lambda z: log_density(z, data.example), layout)
         return StreamTarget(dim=layout.dim, log_density=log_density, stream=data, layout=layout, prior=prior)
@@ -174,4 +176,11 @@ def _spread(constraints, example) -> list[constraint.Constraint]:
         raise ValueError(
             "The constraints must follow the example's structure, with a numpyro constraint or None at each leaf."
         ) from error
-    return jax.tree.leaves(spread, is_leaf=is_leaf)
+    found = jax.tree.leaves(spread, is_leaf=is_leaf)
+    for each in found:
+        if not isinstance(each, constraint.Constraint):
+            raise TypeError(
+                f"A constraint must be one of numpyro.distributions.constraints or None, got {each!r}; write "
+                "constraints.boolean, say, or constraints.integer_interval(0, 2)."
+            )
+    return found

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.tree_util import keystr, tree_flatten_with_path
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 from numpyro.distributions import biject_to, constraints
 from numpyro.distributions.transforms import IdentityTransform, Transform
 
@@ -43,6 +43,8 @@ class Layout(eqx.Module):
     def kept(self, *names: str) -> "Layout":
         """The layout with these values in u as they are, on their own support."""
         unknown = sorted(set(names) - set(self.names))
+        if unknown and self.names == ("",):
+            raise ValueError(f"The values have no name to be kept by, got {unknown}; make the example a dict of them.")
         if unknown:
             raise ValueError(f"There are no values {unknown} to keep; the values are {list(self.names)}.")
         pairs = zip(self.names, self.transforms, strict=True)
@@ -94,6 +96,15 @@ class Layout(eqx.Module):
                 total += jnp.sum(transform.log_abs_det_jacobian(piece, transform(piece)))
         return total
 
+    def inside(self, u: Float[Array, " d"]) -> Bool[Array, ""]:
+        """Do the values that are in u as they are lie in their supports?"""
+        within = [
+            jnp.all(support(piece))
+            for (transform, piece), support in zip(self._pieces(u), self.within, strict=True)
+            if isinstance(transform, IdentityTransform)
+        ]
+        return jnp.all(jnp.asarray([True, *within]))
+
     def coordinates(self) -> list[str]:
         """A name for every number in u: the leaf's own, with an index where it takes several."""
         named = zip(self.names, self.sizes, strict=True)
@@ -133,7 +144,10 @@ def _whole(piece, dtype):
 def _bijection(name: str, support: constraints.Constraint) -> Transform:
     if support.is_discrete:
         if support.event_dim > 0:
-            raise ValueError(f"The discrete values '{name}' are not independent ({support}); use single ones.")
+            raise ValueError(
+                f"The discrete values of '{name or 'the example'}' depend on each other ({support}), and only single "
+                "ones can be fitted; write them as single values, or sum them out of the model."
+            )
         return IdentityTransform()
     try:
         return IdentityTransform() if support is constraints.real else biject_to(support)

@@ -36,7 +36,7 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> "Numpy
     """
     if not callable(model):
         raise TypeError(f"from_numpyro needs a model, a function with numpyro.sample sites, got {_kind(model)}.")
-    first, second = (_prototype(model, args, kwargs, seed) for seed in (0, 1))
+    first = _prototype(model, args, kwargs, 0)
     latent = {name: site for name, site in first.items() if _is_latent(site)}
     if not latent:
         raise ValueError(
@@ -49,8 +49,12 @@ def from_numpyro(model: Callable[..., Any], *args: Any, **kwargs: Any) -> "Numpy
                 f"The model has a parameter '{name}', which has no posterior; give it a prior, or make it a constant."
             )
     plate = _subsampled_plate(first)
-    for name, site in latent.items():
-        _check_latent(name, site, second.get(name), plate)
+    # Discrete draws are often the same twice, and hide what depends on them.
+    again = 8 if any(site["fn"].support.is_discrete for site in latent.values()) else 1
+    for seed in range(1, 1 + again):
+        other = _prototype(model, args, kwargs, seed)
+        for name, site in latent.items():
+            _check_latent(name, site, other.get(name), plate)
     for name, site in first.items():
         if site["type"] == "sample" and site["is_observed"]:
             _check_observed(name, site)
@@ -276,8 +280,9 @@ def _check_latent(name: str, site, again, plate: str | None):
         )
     if plate is not None and any(frame.name == plate for frame in site["cond_indep_stack"]):
         raise ValueError(
-            f"The latent site '{name}' lies inside the subsampled plate '{plate}', so each row has its own; use "
-            "the guide vgp.interop.numpyro.AutoVGP, or drop subsample_size."
+            f"The latent site '{name}' lies inside the subsampled plate '{plate}', so each row has its own; "
+            + ("" if site["fn"].support.is_discrete else "use the guide vgp.interop.numpyro.AutoVGP, or ")
+            + "drop subsample_size."
         )
     if again is None:
         raise ValueError(f"The site '{name}' is not in every run of the model; its sites may not depend on draws.")

@@ -182,6 +182,22 @@ def million() -> str:
     return table(["what", "measured"], rows)
 
 
+def grid() -> str:
+    """The sandwich on a grid and with free inputs, each seed."""
+    names = list(dict.fromkeys(row["name"] for row in record("grid")["figures"]))
+    rows = [[row for row in record("grid")["figures"] if row["name"] == name] for name in names]
+    head = ["inputs", *(f"seed {row['seed']}" for row in rows[0]), "seconds a fit"]
+    body = [
+        [
+            name,
+            *(f"{row['lower']:.2f} to {row['upper']:.2f} ± {row['stderr']:.2f}" for row in own),
+            f"{sum(row['seconds'] for row in own) / len(own):.0f}",
+        ]
+        for name, own in zip(names, rows, strict=True)
+    ]
+    return table(head, body)
+
+
 def gpytorch() -> str:
     """Conditional mean and variance beside GPyTorch's, in one run."""
     found = record("solvers")["figures"]["gpytorch"]
@@ -197,6 +213,7 @@ TABLES = {
     "solvers": solvers,
     "million": million,
     "gpytorch": gpytorch,
+    "grid": grid,
     "ablation": ablation,
     "mnist": mnist,
     "dlgm": dlgm,

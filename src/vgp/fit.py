@@ -21,6 +21,7 @@ from .bounds import AbstractBound, Collapsed, Importance
 from .checkpoint import restore
 from .compiling import once
 from .families import VGP, AbstractExact, AbstractFamily, Flow, Place
+from .gp import Grid
 from .gradients import (
     VIMCO,
     AbstractGradient,
@@ -179,6 +180,9 @@ def fit(
         steps=STEPS if steps is None else steps,
         tail=optimizer in (None, "adam"),
     )
+    first = families[0]
+    if progress and isinstance(first, VGP) and isinstance(first.inputs, Grid):
+        print(f"On a grid: {first.solver}.")
     return begin(target, families, settings, optimizer, key, progress, checkpoint)
 
 

@@ -1,8 +1,9 @@
 """`vgp bench gradients`: estimators of the gradient for discrete variables, on posteriors that can be enumerated.
 
 Cost is counted in evaluations of log p: ARM and DisARM take two for a draw, and have half the draws. The variance is
-that of the whole gradient, the path through ξ included, which is the same for all: `floor` is the variance with z summed
-out, below which no estimator gets with as many draws. It is measured early in training and at its end.
+that of the whole gradient, the path through ξ included, on what `vgp.fit`'s own estimator has trained: early, and at
+the end. `floor` is what there is to gain at most: the factor of the gradient with z summed out, for as many ξ as the
+plain estimator has draws.
 """
 
 from pathlib import Path
@@ -33,16 +34,17 @@ ESTIMATORS: dict[str, AbstractGradient] = {
     "DisARM": DisARM(),
 }
 SEVERAL: dict[str, AbstractGradient] = {PLAIN: ScoreFunction("none", False), "VIMCO": VIMCO()}
-TRAINED = (PLAIN, "control variate", "control variate, Rao–Blackwell", "DisARM")
-BEST = "DisARM"  # what `vgp.fit` takes; the variances are measured on what it has trained
 FACTORISED = "mean-field q"
-COLOURS = dict(zip(TRAINED, (GREY, "#4f9d69", "#8e6bb0", BLUE), strict=True)) | {FACTORISED: ORANGE}
-OUTER = 4
+TRAINED = ("DisARM", "control variate", "control variate, Rao–Blackwell", PLAIN, FACTORISED)
+COLOURS = dict(zip(TRAINED, (BLUE, "#4f9d69", "#8e6bb0", GREY, ORANGE), strict=True))
 
 
 class Sizes(NamedTuple):
     """How much is measured."""
 
+    estimators: tuple[str, ...]
+    trained: tuple[str, ...]  # with these; the first is what `vgp.fit` takes
+    outer: int  # draws for VIMCO; none without
     variables: int
     num_data: int
     problems: int
@@ -55,8 +57,36 @@ class Sizes(NamedTuple):
     inner: int
 
 
-FULL = Sizes(8, 64, 3, 3, (125, 250, 500, 1000, 2000, 4000), 32, 64, 500, 2**16, 16)
-QUICK = Sizes(3, 4, 1, 1, (2, 4), 8, 8, 8, 1024, 0)
+FULL = Sizes(
+    estimators=tuple(ESTIMATORS),
+    trained=TRAINED,
+    outer=4,
+    variables=8,
+    num_data=64,
+    problems=3,
+    seeds=3,
+    marks=(125, 250, 500, 1000, 2000, 4000),
+    cost=32,
+    evaluations=64,
+    batches=500,
+    draws=2**16,
+    inner=16,
+)
+QUICK = Sizes(
+    estimators=(PLAIN, "baseline"),
+    trained=TRAINED[:1],
+    outer=0,
+    variables=3,
+    num_data=4,
+    problems=1,
+    seeds=1,
+    marks=(2, 4),
+    cost=8,
+    evaluations=8,
+    batches=8,
+    draws=1024,
+    inner=0,
+)
 
 
 def run(out: Path, *, quick: bool = False) -> None:
@@ -75,25 +105,23 @@ def run(out: Path, *, quick: bool = False) -> None:
     picture(figures).savefig(out / "gradients.png", dpi=130)
     console.print(f"The picture is gradients.png in {out}.")
     if not quick:
-        configuration = {**sizes._asdict(), "outer": OUTER}
-        record = {"name": "gradients", "configuration": configuration, "figures": figures, **setting()}
+        record = {"name": "gradients", "configuration": sizes._asdict(), "figures": figures, **setting()}
         (out / "gradients.json").write_text(text(record))
         console.print(f"The record is gradients.json in {out}.")
 
 
 def _measured(console: Console, name: str, problem: Enumerable, sizes: Sizes) -> dict[str, Any]:
     curves, families = {}, []
-    for label in (*TRAINED, FACTORISED):
+    for label in sizes.trained:
         runs = [_curve(problem, label, seed, sizes) for seed in range(sizes.seeds)]
         curves[label] = {"evaluations": [mark * sizes.cost for mark in sizes.marks], "kl": [kl for kl, _ in runs]}
-        families = runs[0][1] if label == BEST else families
+        families = families or runs[0][1]
         told = ", ".join(f"{kl[-1]:.3g}" for kl, _ in runs)
         console.print(f"{name}, {label}: KL(q ‖ p) {told} after {sizes.marks[-1] * sizes.cost} evaluations")
     stages = {}
     for stage, family in (("early", families[1]), ("late", families[-1])):
         stages[stage] = _variances(problem, family, sizes)
-        told = ", ".join(f"{label} {row['factor']:.3g}" for label, row in stages[stage]["rows"].items())
-        console.print(f"{name}, {stage}, variance lower by: {told}")
+        console.print(f"{name}, variances {stage} in training: done")
     return {"curves": curves, "variances": stages}
 
 
@@ -101,7 +129,7 @@ def _curve(problem: Enumerable, label: str, seed: int, sizes: Sizes) -> tuple[li
     # The same family and the same noise to start from, whatever the estimator.
     start = jr.key(seed)
     family = factorised(problem.dim, start) if label == FACTORISED else vgp(problem.dim, sizes.num_data, start)
-    gradient = ESTIMATORS[BEST if label == FACTORISED else label]
+    gradient = ESTIMATORS[TRAINED[0] if label == FACTORISED else label]
     families = trained(
         problem.target, family, gradient, jr.key(100 + seed), sizes.marks, evaluations=sizes.cost, inner=sizes.inner
     )
@@ -109,7 +137,7 @@ def _curve(problem: Enumerable, label: str, seed: int, sizes: Sizes) -> tuple[li
 
 
 def _variances(problem: Enumerable, family: VGP, sizes: Sizes) -> dict[str, Any]:
-    def found(estimators: dict[str, AbstractGradient], outer: int = 1) -> dict[str, Gradients]:
+    def found(estimators: dict[str, AbstractGradient], outer: int) -> dict[str, Gradients]:
         same = {"evaluations": sizes.evaluations, "batches": sizes.batches, "inner": sizes.inner, "outer": outer}
         return {
             label: estimates(problem.target, family, gradient, jr.key(300), **same)
@@ -117,14 +145,16 @@ def _variances(problem: Enumerable, family: VGP, sizes: Sizes) -> dict[str, Any]
         }
 
     exact = summed_out(problem.target, family, problem.states, jr.key(301), batches=sizes.batches, inner=sizes.inner)
-    single, several = found(ESTIMATORS), found(SEVERAL, OUTER)
+    single = found({label: ESTIMATORS[label] for label in sizes.estimators}, 1)
+    several = found(SEVERAL if sizes.outer else {}, sizes.outer)
     plain = single[PLAIN].variance
-    return {
-        "rows": {label: _row(one, plain, exact) for label, one in single.items()},
-        "floor": plain / (exact.variance / sizes.evaluations),
-        # There all states are too many to enumerate, and the means are held against each other.
-        "several": {label: _row(one, several[PLAIN].variance, several["VIMCO"]) for label, one in several.items()},
+    rows = {label: _row(one, plain, exact) for label, one in single.items()}
+    # With several outer draws the states are too many to sum over, and the means are held against each other.
+    rows |= {
+        f"{sizes.outer} outer draws: {label}": _row(one, several[PLAIN].variance, several["VIMCO"])
+        for label, one in several.items()
     }
+    return {"rows": rows, "floor": plain / (exact.variance / sizes.evaluations)}
 
 
 def _row(found: Gradients, plain: float, reference: Gradients) -> dict[str, float]:
@@ -136,30 +166,26 @@ def _row(found: Gradients, plain: float, reference: Gradients) -> dict[str, floa
 
 
 def _tables(figures: dict[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
-    columns = [(name, stage) for name in figures for stage in ("early", "late")]
-    stages = {column: figures[column[0]]["variances"][column[1]] for column in columns}
-    several = f"{OUTER} outer draws: "
-    cells = {label: [_told(stage["rows"][label]) for stage in stages.values()] for label in ESTIMATORS}
-    cells |= {several + label: [_told(stage["several"][label]) for stage in stages.values()] for label in SEVERAL}
-    cells["z summed out"] = [f"{stage['floor']:.3g}" for stage in stages.values()]
-    curves = []
+    tables = []
+    for name, found in figures.items():
+        stages = found["variances"]
+        rows = [
+            [label, *(f"{stage['rows'][label]['factor']:.3g}" for stage in stages.values())]
+            + [_told(stage["rows"][label]) for stage in stages.values()]
+            for label in stages["early"]["rows"]
+        ]
+        rows.append(["z summed out", *(f"{stage['floor']:.3g}" for stage in stages.values()), "", ""])
+        head = ["factor, early", "late", "mean, early", "late"]
+        tables.append((f"{name}: by how much the variance is lower, and the mean / the exact one", ["", *head], rows))
+    rows = []
     for label in next(iter(figures.values()))["curves"]:
         ends = [[kl[-1] for kl in found["curves"][label]["kl"]] for found in figures.values()]
-        curves.append([label, *(f"{np.median(end):.3g} ({min(end):.3g} to {max(end):.3g})" for end in ends)])
-    head = [f"{name}, {stage}" for name, stage in columns]
-    return [
-        ("Factor by which the variance is lower, and the mean's share of the exact one", ["", *head], _wide(cells)),
-        ("KL(q ‖ p) at the end of training, over the seeds", ["", *figures], curves),
-    ]
+        rows.append([label, *(f"{np.median(end):.3g} ({min(end):.3g} to {max(end):.3g})" for end in ends)])
+    return [*tables, ("KL(q ‖ p) at the end of training: median of the seeds, and their range", ["", *figures], rows)]
 
 
 def _told(row: dict[str, float]) -> str:
-    share = "" if np.isnan(row["share"]) else f" ({row['share']:.2f} ± {row['share_stderr']:.2f})"
-    return f"{row['factor']:.3g}{share}"
-
-
-def _wide(cells: dict[str, list[str]]) -> list[list[str]]:
-    return [[label, *row] for label, row in cells.items()]
+    return "" if np.isnan(row["share"]) else f"{row['share']:.2f} ± {row['share_stderr']:.2f}"
 
 
 def picture(figures: dict[str, Any]) -> Picture:

@@ -54,10 +54,12 @@ class LogNormal(AbstractShaped):
         return True
 
     def given(self, f, drive):
-        return Factors((dist.LogNormal(bent(f, LOGS), self.extra(f, drive)),))
+        return Factors((dist.LogNormal(jnp.clip(f, -LOGS, LOGS), self.extra(f, drive)),))
 
     def integrated(self, mean, variance, drive):
-        return Factors((dist.LogNormal(bent(mean, LOGS), jnp.sqrt(variance + self.extra(mean, drive) ** 2)),))
+        return Factors(
+            (dist.LogNormal(jnp.clip(mean, -LOGS, LOGS), jnp.sqrt(variance + self.extra(mean, drive) ** 2)),)
+        )
 
     def seen(self, z):
         return jnp.log(z)

@@ -75,6 +75,10 @@ class Factors(eqx.Module):
 
 
 def _drawn(block, key, shape):
+    if isinstance(block, dist.Gamma):
+        # In logarithms: those of small shapes are often too small for a float, and a gradient there is not a number.
+        log_z = jr.loggamma(key, block.concentration, (*shape, *block.batch_shape)) - jnp.log(block.rate)
+        return jnp.exp(jnp.maximum(log_z, jnp.log(jnp.finfo(log_z.dtype).tiny)))
     z = block.sample(key, shape)
     if block.has_rsample:
         return _inside(block, z)
@@ -86,7 +90,7 @@ def _inside(block, z):
     tiny, eps = jnp.finfo(z.dtype).tiny, jnp.finfo(z.dtype).eps
     if isinstance(block, dist.Beta):
         return jnp.clip(z, eps, 1 - eps)
-    if isinstance(block, (dist.Gamma, dist.Exponential, dist.LogNormal)):
+    if isinstance(block, (dist.Exponential, dist.LogNormal)):
         return jnp.maximum(z, tiny)
     return z
 

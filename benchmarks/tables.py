@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/benchmarks.md", "docs/deep_models.md", "docs/grids.md")
+PAGES = ("README.md", "docs/benchmarks.md", "docs/deep_models.md", "docs/discrete.md", "docs/grids.md")
 
 
 def record(name: str):
@@ -209,7 +209,47 @@ def gpytorch() -> str:
     return table(["m", "ours, ms", f"GPyTorch {found['version']}, ms", "ratio", "our error", "its error"], rows)
 
 
+def gradients() -> str:
+    """Factors by which estimators for discrete variables lower the variance, early and late, and their means."""
+    figures = record("gradients")["figures"]
+    stages = {name: list(found["variances"].values()) for name, found in figures.items()}
+    rows = []
+    for label in next(iter(stages.values()))[0]["rows"]:
+        each = {name: [stage["rows"][label] for stage in mine] for name, mine in stages.items()}
+        cells = [", ".join(f"{row['factor']:.3g}" for row in mine) for mine in each.values()]
+        rows.append([label, *cells, _share([row for mine in each.values() for row in mine])])
+    floors = [", ".join(f"{stage['floor']:.3g}" for stage in mine) for mine in stages.values()]
+    return table(["variance lower by", *stages, "mean / exact"], [*rows, ["z summed out", *floors, "—"]])
+
+
+def _share(rows) -> str:
+    # All of them as one, by the inverse of their variances; what is its own measure has none.
+    if any(row["share"] is None for row in rows):
+        return "—"
+    weights = [row["share_stderr"] ** -2 for row in rows]
+    mean = sum(w * row["share"] for w, row in zip(weights, rows, strict=True)) / sum(weights)
+    return f"{mean:.2f} ± {sum(weights) ** -0.5:.2f}"
+
+
+def enumerated() -> str:
+    """KL(q || p) at the end of training with each estimator, and of a factorised q."""
+    figures = record("gradients")["figures"]
+    ends = {
+        label: [[kl[-1] for kl in found["curves"][label]["kl"]] for found in figures.values()]
+        for label in next(iter(figures.values()))["curves"]
+    }
+    rows = [
+        [label, *(f"{statistics.median(end):.3f} ({min(end):.3f} to {max(end):.3f})" for end in mine)]
+        for label, mine in ends.items()
+    ]
+    *ours, factorised = ends
+    ratios = [statistics.median(a) / statistics.median(b) for a, b in zip(ends[ours[0]], ends[factorised], strict=True)]
+    return table(["KL(q ‖ p)", *figures], [*rows, [f"{ours[0]} / {factorised}", *(f"{ratio:.3f}" for ratio in ratios)]])
+
+
 TABLES = {
+    "gradients": gradients,
+    "enumerated": enumerated,
     "solvers": solvers,
     "million": million,
     "gpytorch": gpytorch,

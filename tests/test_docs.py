@@ -8,11 +8,14 @@ from pathlib import Path
 
 import jax.random as jr
 import matplotlib
+import numpy as np
 import pytest
 
 import vgp
 from vgp.families import MeanField
+from vgp.gradients import DisARM
 from vgp.interop import numpyro as interop
+from vgp.meanfield import Bernoulli, Beta, Gamma, Mixed
 from vgp.model_file import load_target
 
 ROOT = Path(__file__).parent.parent
@@ -94,6 +97,34 @@ def test_a_guide(run, quick):
 
 def test_grids(run):
     assert run("docs/grids.md", 0)["family"].num_data == 10**6
+
+
+@pytest.fixture
+def fits(monkeypatch):
+    """The fits that a page makes, of a few steps, whatever it says; the family is the one that it has or gets."""
+    made, fit = [], vgp.fit
+
+    def short_fit(*args, **settings):
+        made.append(fit(*args, **settings | {"steps": 3, "progress": False}))
+        return made[-1]
+
+    monkeypatch.setattr(vgp, "fit", short_fit)
+    return made
+
+
+def test_discrete_values(run, fits):
+    draws = run("docs/discrete.md", 0)["draws"]
+    assert draws.shape == (1000, 8) and set(np.unique(draws)) == {0.0, 1.0}
+    assert type(fits[0].settings.gradient) is DisARM
+
+
+@pytest.mark.slow
+def test_other_latents(run, fits):
+    space = run("docs/discrete.md", *range(5))
+    assert set(space["draws"]) == {"means", "which"} and space["draws"]["which"].shape == (1000, 6)
+    assert [type(fit.family.meanfield) for fit in fits] == [Bernoulli, Mixed, Bernoulli, Mixed, Mixed]
+    assert [type(part) for part in fits[-1].family.meanfield.parts] == [Gamma, Beta]
+    assert all(np.isfinite(fit.history).all() for fit in fits)
 
 
 @pytest.mark.slow

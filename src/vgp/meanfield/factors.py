@@ -76,9 +76,12 @@ class Factors(eqx.Module):
 
 def _drawn(block, key, shape):
     if isinstance(block, dist.Gamma):
-        # In logarithms: those of small shapes are often too small for a float, and a gradient there is not a number.
-        log_z = jr.loggamma(key, block.concentration, (*shape, *block.batch_shape)) - jnp.log(block.rate)
-        return jnp.exp(jnp.maximum(log_z, jnp.log(jnp.finfo(log_z.dtype).tiny)))
+        # Draws of small shapes are often too small for a float, and have no gradient there. So in logarithms, and as a
+        # draw of a larger shape times U^(1 / shape).
+        keys, shape = jr.split(key), (*shape, *block.batch_shape)
+        larger = jr.loggamma(keys[0], block.concentration + 1, shape)
+        log_z = larger - jr.exponential(keys[1], shape) / block.concentration - jnp.log(block.rate)
+        return jnp.exp(jnp.maximum(log_z, 1 + jnp.log(jnp.finfo(log_z.dtype).tiny)))
     z = block.sample(key, shape)
     if block.has_rsample:
         return _inside(block, z)

@@ -217,13 +217,13 @@ def gradients() -> str:
     for label in next(iter(stages.values()))[0]["rows"]:
         each = {name: [stage["rows"][label] for stage in mine] for name, mine in stages.items()}
         cells = [", ".join(f"{row['factor']:.3g}" for row in mine) for mine in each.values()]
-        rows.append([label, *cells, _share([row for mine in each.values() for row in mine])])
+        rows.append([label, *cells, _share([mine[0] for mine in each.values()])])
     floors = [", ".join(f"{stage['floor']:.3g}" for stage in mine) for mine in stages.values()]
     return table(["variance lower by", *stages, "mean / exact"], [*rows, ["z summed out", *floors, "—"]])
 
 
 def _share(rows) -> str:
-    # All of them as one, by the inverse of their variances; what is its own measure has none.
+    # All of them as one, by the inverse of their variances, early in training; what is its own measure has none.
     if any(row["share"] is None for row in rows):
         return "—"
     weights = [row["share_stderr"] ** -2 for row in rows]

@@ -37,13 +37,14 @@ def test_equal_cost():
     assert (draws(ScoreFunction(), 64), draws(DisARM(), 64), draws(ScoreFunction(), 64, 4)) == (64, 32, 16)
 
 
-def test_the_share_of_a_mean():
+def test_how_means_agree():
     rng = np.random.default_rng(0)
     mean = np.asarray([3.0, -1.0, 0.0])
     exact, same, half = (Gradients(scale * mean + rng.normal(size=(4000, 3))) for scale in (1.0, 1.0, 0.5))
     for found, expected in ((same, 1.0), (half, 0.5)):
-        value, stderr = found.share(exact)
-        assert stderr < 0.02 and abs(value - expected) < 4 * stderr
+        share, stderr, off = found.along(exact)
+        assert stderr < 0.02 and abs(share - expected) < 4 * stderr
+        assert abs(off) < 4 if found is same else off < -20
     assert exact.variance == pytest.approx(3, rel=0.1)
 
 

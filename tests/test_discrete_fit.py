@@ -22,6 +22,8 @@ from vgp.gradients import ARM, VIMCO, DisARM, Pathwise, ScoreFunction
 from vgp.kernels import ARD
 from vgp.meanfield import Bernoulli, Beta, Categorical, Gamma, Mixed, Normal, Poisson
 from vgp.montecarlo import enumerate_states, enumerated, kl
+from vgp.plots import compare
+from vgp.result import Settings, Status
 from vgp.targets.discrete import ising_ring, mixture_assignments, two_mode_ring
 
 matplotlib.use("Agg")
@@ -62,7 +64,7 @@ def held_against(problem, n, **options):
     """A default fit with KL(q ‖ p) of it and of the best mean-field, and the exact distribution."""
     states, exact = exactly(problem, n)
     fitted = fit(target_of(problem), **options)
-    log_q = np.asarray(log_prob(fitted.family, states, KEY, 2000).value, float)
+    log_q = np.asarray(log_prob(fitted.family, states, KEY, 1000).value, float)
     assert np.exp(log_q).sum() == pytest.approx(1.0, abs=0.03)
     found = enumerated(log_q, [2] * n)
     ours = kl(found.log_probabilities, exact.log_probabilities)
@@ -73,7 +75,7 @@ def held_against(problem, n, **options):
 
 
 def test_a_frustrated_ring():
-    fitted, ours, mean_field, found, exact = held_against(ising_ring(4), 4, steps=300)
+    fitted, ours, mean_field, found, exact = held_against(ising_ring(4), 4, steps=250)
     assert isinstance(fitted.family.meanfield, Bernoulli) and isinstance(fitted.settings.gradient, DisARM)
     assert ours < 0.1 * mean_field
     np.testing.assert_allclose(found.means, exact.means, atol=0.1)
@@ -123,16 +125,18 @@ def test_a_numpyro_model_with_a_class_and_a_real_value(mixed):
     assert -0.15 < mixed.history[-50:].mean() - logsumexp(log_joint) < 0.03
 
 
+@pytest.mark.slow
 def test_assignments_of_a_mixture():
     problem = mixture_assignments(6, 2, weights=np.array([0.7, 0.3]))
-    fitted = fit(target_of(problem), steps=400)
+    fitted = fit(target_of(problem), steps=1200)
     assert isinstance(fitted.family.meanfield.parts[0], Bernoulli)
     states = jnp.asarray(enumerate_states([2] * 6), float)
     exact = enumerated(once(jax.vmap(problem.marginals["assignments"]))(states), [2] * 6)
     together = np.einsum("s,sij->ij", exact.probabilities, states[:, :, None] == states[:, None, :])
     c = fitted.sample(jr.key(1), 4000)["assignments"]
     assert set(np.unique(c)) == {0.0, 1.0}
-    np.testing.assert_allclose((c[:, :, None] == c[:, None, :]).mean(0), together, atol=0.15)
+    np.testing.assert_allclose((c[:, :, None] == c[:, None, :]).mean(0), together, atol=0.1)
+    np.testing.assert_allclose(c.mean(0), exact.means, atol=0.1)  # both orders of the components
     assert -0.6 < fitted.history[-50:].mean() - exact.log_normaliser < 0.05
 
 
@@ -143,8 +147,8 @@ def test_a_kept_rate_has_its_conjugate_posterior():
         return dist.Gamma(2.0, 1.0).log_prob(z["rate"]) + dist.Poisson(z["rate"]).log_prob(counts).sum()
 
     target = vgp.target(log_density, {"rate": 1.0}, constraints.positive).kept("rate")
-    fitted = fit(target, steps=400)
-    assert isinstance(fitted.family.meanfield, Gamma)
+    fitted = fit(target, vgp.VGP(1, 8, meanfield=Gamma(1), key=KEY), steps=600, draws=32)
+    assert isinstance(fitted.settings.gradient, Pathwise)
     rate, exact = np.asarray(fitted.sample(jr.key(1), 4000)["rate"]), stats.gamma(12.0, scale=1 / 5.0)
     np.testing.assert_allclose(np.quantile(rate, [0.05, 0.5, 0.95]), exact.ppf([0.05, 0.5, 0.95]), rtol=0.08)
     log_q = fitted.log_prob({"rate": jnp.array([1.5, 2.5, -1.0])}, KEY).value
@@ -160,20 +164,28 @@ def coins():
     """Three coins and two counts, as whole numbers."""
 
     def log_density(z):
-        pair = z["coins"][0] * z["coins"][1] - z["coins"][2]
-        return 1.0 * pair + dist.Binomial(2, 0.3 + 0.4 * z["coins"][0]).log_prob(z["counts"]).sum()
+        first, second, third = z["coins"]
+        chance = jnp.where(first, 0.7, 0.3)
+        return jnp.where(first & second, 1.0, 0.0) - third + dist.Binomial(2, chance).log_prob(z["counts"]).sum()
 
     example = {"coins": jnp.zeros(3, bool), "counts": jnp.zeros(2, int)}
     kinds = {"coins": constraints.boolean, "counts": constraints.integer_interval(0, 2)}
     target = vgp.target(log_density, example, kinds)
     family = small(5, Mixed((Bernoulli(), 3), (Categorical(3), 2)))
-    return fit(target, family, steps=80, draws=16, restarts=2)
+    fitted = fit(target, family, steps=80, draws=16)
+    fitted._measured = {
+        "elbo": [-1.0, -0.9, 0.01],
+        "khat": 0.3,
+        "khat_extended": 0.4,
+        "ess": 0.9,
+    }  # which takes seconds
+    return fitted
 
 
 def test_draws_are_whole_numbers(coins):
     for resample in (False, True):
         z = coins.sample(jr.key(1), 100, resample=resample)
-        assert z["coins"].dtype == bool and z["counts"].dtype == int
+        assert z["coins"].dtype == bool and z["counts"].dtype == jnp.int32
         assert set(np.unique(z["counts"])) <= {0, 1, 2}
 
 
@@ -187,7 +199,7 @@ def test_log_q_of_all_states_sums_to_one(coins):
 
 def test_summary_and_figure(coins):
     text = coins.summary()
-    assert "coins[2]" in text and "counts[1]" in text and "bounds at the end" in text and "nan" not in text
+    assert "coins[2]" in text and "counts[1]" in text and "nan" not in text
     row = next(line for line in text.splitlines() if line.startswith("counts[0]")).split()
     assert 0 < float(row[1]) < 2 and set(row[3:]) <= {"0", "1", "2"}
     axes = coins.plot().axes
@@ -196,11 +208,22 @@ def test_summary_and_figure(coins):
     assert 0 < np.abs(offsets - np.round(offsets)).max() <= 0.2  # spread out, but not far
 
 
+@pytest.mark.slow
+def test_diagnostics_of_discrete_values(coins):
+    measured = vgp.Fit(coins.target, coins.family, coins.settings, None, coins.histories, Status("", ""), 0.0)
+    states = enumerate_states([2, 2, 2, 3, 3])
+    values = {"coins": jnp.asarray(states[:, :3], bool), "counts": jnp.asarray(states[:, 3:], int)}
+    evidence = logsumexp(once(jax.vmap(coins.target.density))(values))
+    assert measured.elbo.lower - 4 * measured.elbo.stderr < measured.elbo.upper < evidence + 0.01
+    assert measured.khat < 0.7 and 0 < measured.ess <= 1
+
+
 def test_a_figure_in_two_dimensions_has_no_contours():
     target = vgp.target(lambda z: z[0] * z[1], jnp.zeros(2), constraints.boolean)
-    fitted = fit(target, small(2, Bernoulli()), steps=2, draws=4)
+    settings = Settings(Importance(), DisARM(), "adam", 1, 1, None, 1, True)
+    fitted = vgp.Fit(target, small(2, Bernoulli()), settings, None, np.zeros((1, 1), np.float32), Status("", ""), 0.0)
     assert len(fitted.plot().axes) == 3
-    assert len(vgp.plots.compare(target, {"q": fitted.sample(KEY, 50)}).axes) == 1
+    assert len(compare(target, {"q": fitted.sample(KEY, 50)}).axes) == 1
 
 
 def test_arviz(coins):
@@ -208,6 +231,13 @@ def test_arviz(coins):
     posterior = coins.to_arviz(draws=50)["posterior"]
     assert posterior["coins"].shape == (1, 50, 3) and posterior["counts"].dtype.kind == "i"
     assert az.summary is not None
+
+
+@pytest.mark.slow
+def test_restarts(coins):
+    found = fit(coins.target, coins.family, steps=80, draws=16, restarts=2)
+    assert found.histories.shape == (80, 2) and "bounds at the end" in found.summary()
+    assert set(np.unique(found.sample(KEY, 200)["counts"])) == {0, 1, 2}
 
 
 def test_saved_loaded_and_resumed_bit_for_bit(coins, tmp_path):

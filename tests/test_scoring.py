@@ -85,21 +85,24 @@ def coins_exactly(inner, outer):
     """The derivative of the bound on `COINS`: all states, and the noise of ξ and of inner samples on a grid."""
     states = np.array(list(itertools.product([0.0, 1.0], repeat=2)))
 
+    chosen = jnp.asarray(list(itertools.product(states, repeat=outer)), float)
+
     def value(family):
         view = family.view()
         noise, weights = quadrature((1 + inner) * outer)
-        total = 0.0
-        for chosen in itertools.product(states, repeat=outer):
+
+        def one(chosen):
             ratios, chance = [], weights
             for m, state in enumerate(chosen):
                 own = noise[:, m * (1 + inner) : (m + 1) * (1 + inner)]
-                xi, z = own[:, :1], jnp.broadcast_to(jnp.asarray(state, float), (len(noise), 2))
+                xi, z = own[:, :1], jnp.broadcast_to(state, (len(noise), 2))
                 loc, scale = _moments(view.posterior(z))
                 others = [(loc + scale * own[:, k])[:, None] for k in range(1, 1 + inner)]
                 chance = chance * jnp.exp(view.conditional(xi).log_prob(z))
                 ratios.append(log_ratio(COINS, view, z, xi, others))
-            total += jnp.sum(chance * (logsumexp(jnp.stack(ratios), axis=0) - jnp.log(outer)))
-        return total
+            return jnp.sum(chance * (logsumexp(jnp.stack(ratios), axis=0) - jnp.log(outer)))
+
+        return jnp.sum(jax.lax.map(one, chosen))
 
     return value
 
@@ -114,12 +117,12 @@ def mixed_exactly(target):
         xi = noise[:, :1]
         q = view.conditional(xi)
         real = q.blocks[-1].loc + q.blocks[-1].scale * noise[:, 1:]
-        total = 0.0
-        for state in states:
-            z = jnp.concatenate([jnp.broadcast_to(jnp.asarray(state, float), (len(noise), 3)), real], axis=1)
-            chance = weights * jnp.exp(q.each(z)[:, :3].sum(1))
-            total += jnp.sum(chance * log_ratio(target, view, z, xi))
-        return total
+
+        def one(state):
+            z = jnp.concatenate([jnp.broadcast_to(state, (len(noise), 3)), real], axis=1)
+            return jnp.sum(weights * jnp.exp(q.each(z)[:, :3].sum(1)) * log_ratio(target, view, z, xi))
+
+        return jnp.sum(jax.lax.map(one, jnp.asarray(states, float)))
 
     return value
 
@@ -147,13 +150,13 @@ def assert_same(found, exact):
 
 CASES = [
     (ScoreFunction("none", False), 0, 1),
-    (ScoreFunction("mean", False), 0, 1),
-    (ScoreFunction("optimal", False), 0, 1),
+    pytest.param(ScoreFunction("mean", False), 0, 1, marks=pytest.mark.slow),
+    pytest.param(ScoreFunction("optimal", False), 0, 1, marks=pytest.mark.slow),
     (ScoreFunction("optimal", True), 0, 1),
-    (ScoreFunction("none", True), 0, 1),
+    pytest.param(ScoreFunction("none", True), 0, 1, marks=pytest.mark.slow),
     (ARM(), 0, 1),
     (DisARM(), 0, 1),
-    (ScoreFunction(), 1, 1),
+    pytest.param(ScoreFunction(), 1, 1, marks=pytest.mark.slow),
     (DisARM(), 1, 1),
     (VIMCO(), 0, 2),
     pytest.param(ScoreFunction(), 0, 2, marks=pytest.mark.slow),
@@ -178,7 +181,7 @@ def test_unbiased(coins, gradient, inner, outer):
     assert_same(found, exact)
 
 
-@pytest.mark.parametrize("gradient", [ScoreFunction(), DisARM()], ids=named)
+@pytest.mark.parametrize("gradient", [pytest.param(ScoreFunction(), marks=pytest.mark.slow), DisARM()], ids=named)
 def test_mixed_blocks_in_one_step(gradient):
     meanfield = Mixed((Bernoulli(), 2), (Categorical(3), 1), (Normal(1, "gp", 0.7), 1))
     target, family = vgp.target(mixed_density, MANY, KINDS), family_of(meanfield, 4)

@@ -5,6 +5,7 @@ that may name only classes of this package. Files are replaced atomically: a ful
 middle leaves the previous file as it was.
 """
 
+import dataclasses
 import importlib
 import json
 import os
@@ -128,7 +129,9 @@ def describe(node: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
         return {"array": name}
     if isinstance(node, eqx.Module):
         kind = type(node)
-        fields = {field: getattr(node, field) for field in kind.__dataclass_fields__ if hasattr(node, field)}
+        fields = {
+            field.name: getattr(node, field.name) for field in dataclasses.fields(kind) if hasattr(node, field.name)
+        }
         described = {field: describe(value, f"{name}.{field}", arrays) for field, value in fields.items()}
         return {"class": f"{kind.__module__}:{kind.__qualname__}", "fields": described}
     if isinstance(node, (tuple, list)):
@@ -154,9 +157,11 @@ def rebuild(description: Any, arrays: dict[str, np.ndarray]) -> Any:
             f"The saved fit holds a {description.get('foreign')} that a file cannot carry; "
             "rebuild the family and pass it: vgp.load(path, target, family=family)."
         )
-    module = object.__new__(_lookup(description["class"]))
+    kind = _lookup(description["class"])
+    module, own = object.__new__(kind), {field.name for field in dataclasses.fields(kind)}
     for field, value in description["fields"].items():
-        object.__setattr__(module, field, rebuild(value, arrays))
+        if field in own:  # an older file holds what belongs to the class as well
+            object.__setattr__(module, field, rebuild(value, arrays))
     return module
 
 

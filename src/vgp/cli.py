@@ -234,7 +234,7 @@ def gradients(
 ):
     """Variance of every estimator for discrete variables at equal cost, and how a VGP trains with it.
 
-    On posteriors of binary variables that can be enumerated, beside a mean-field q. Takes about seven minutes.
+    On posteriors of binary variables that can be enumerated, beside a mean-field q. Takes about eight minutes.
     """
     from .bench.gradients import run
 

@@ -319,11 +319,14 @@ def _gradient(gradient, bound, family) -> AbstractGradient:
     if isinstance(family, Flow):
         return Pathwise()
     outer, inner = getattr(bound, "outer", 1), getattr(bound, "inner", 16 if bound is None else 0)
-    supports = [support for support, _ in getattr(family, "meanfield", Normal(family.dim)).supports]
+    meanfield = getattr(family, "meanfield", Normal(family.dim))
+    supports = [support for support, _ in meanfield.supports]
     if any(support.is_discrete for support in supports):
         if outer > 1:
             return VIMCO()
         return DisARM() if any(support is constraint.boolean for support in supports) else ScoreFunction()
+    if not meanfield.collapses:
+        return Pathwise()  # q(f | ξ) is in both q and r, and cancels only where both are differentiated
     if outer > 1 or (inner > 0 and not isinstance(family, AbstractExact)):
         return DoublyReparameterised()
     return StickingTheLanding()

@@ -158,8 +158,14 @@ def _variances(problem: Enumerable, family: VGP, sizes: Sizes) -> dict[str, Any]
 
 
 def _row(found: Gradients, plain: float, reference: Gradients) -> dict[str, float]:
-    share, stderr = (float("nan"),) * 2 if found is reference else found.share(reference)
-    return {"variance": found.variance, "factor": plain / found.variance, "share": share, "share_stderr": stderr}
+    share, stderr, off = (float("nan"),) * 3 if found is reference else found.along(reference)
+    return {
+        "variance": found.variance,
+        "factor": plain / found.variance,
+        "share": share,
+        "share_stderr": stderr,
+        "off": off,
+    }
 
 
 # ---------------------------------------------------------------- what is shown
@@ -168,24 +174,21 @@ def _row(found: Gradients, plain: float, reference: Gradients) -> dict[str, floa
 def _tables(figures: dict[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
     tables = []
     for name, found in figures.items():
-        stages = found["variances"]
-        rows = [
-            [label, *(f"{stage['rows'][label]['factor']:.3g}" for stage in stages.values())]
-            + [_told(stage["rows"][label]) for stage in stages.values()]
-            for label in stages["early"]["rows"]
-        ]
-        rows.append(["z summed out", *(f"{stage['floor']:.3g}" for stage in stages.values()), "", ""])
-        head = ["factor, early", "late", "mean, early", "late"]
-        tables.append((f"{name}: by how much the variance is lower, and the mean / the exact one", ["", *head], rows))
+        early, late = (found["variances"][stage] for stage in ("early", "late"))
+        rows = []
+        for label, row in early["rows"].items():
+            other = late["rows"][label]
+            share = "" if np.isnan(row["share"]) else f"{row['share']:.2f} ± {row['share_stderr']:.2f}"
+            off = "" if np.isnan(other["off"]) else f"{other['off']:.1f}"
+            rows.append([label, f"{row['factor']:.3g}", f"{other['factor']:.3g}", share, off])
+        rows.append(["z summed out", f"{early['floor']:.3g}", f"{late['floor']:.3g}", "", ""])
+        head = ["", "early", "late", "mean / exact", "off, late"]
+        tables.append((f"{name}: variance lower by", head, rows))
     rows = []
     for label in next(iter(figures.values()))["curves"]:
         ends = [[kl[-1] for kl in found["curves"][label]["kl"]] for found in figures.values()]
-        rows.append([label, *(f"{np.median(end):.3g} ({min(end):.3g} to {max(end):.3g})" for end in ends)])
-    return [*tables, ("KL(q ‖ p) at the end of training: median of the seeds, and their range", ["", *figures], rows)]
-
-
-def _told(row: dict[str, float]) -> str:
-    return "" if np.isnan(row["share"]) else f"{row['share']:.2f} ± {row['share_stderr']:.2f}"
+        rows.append([label, *(f"{min(end):.2g} – {max(end):.2g}" for end in ends)])
+    return [*tables, ("KL(q ‖ p) after training, over the seeds", ["", *figures], rows)]
 
 
 def picture(figures: dict[str, Any]) -> Picture:
@@ -203,7 +206,7 @@ def picture(figures: dict[str, Any]) -> Picture:
         _bars(axes[1, column], found["variances"])
     axes[0, 0].set_ylabel("KL(q ‖ p)")
     axes[0, 0].legend(fontsize=7)
-    axes[1, 0].legend(fontsize=7, loc="lower right")
+    axes[1, 0].legend(fontsize=7, loc="upper right")
     return figure
 
 

@@ -21,11 +21,15 @@ def draws(gradient: AbstractGradient, evaluations: int, outer: int = 1) -> int:
     return evaluations // ((2 if isinstance(gradient, (ARM, DisARM)) else 1) * outer)
 
 
-class Share(NamedTuple):
-    """How long a mean gradient is along another, as a share of that one's length, and the standard error of that."""
+class Agreement(NamedTuple):
+    """A mean gradient along another: as a share of that one, with a standard error, and how many standard errors `off`.
 
-    value: float
+    The share is 1 where they agree, and says nothing where the other is as good as zero, as at an optimum.
+    """
+
+    share: float
     stderr: float
+    off: float
 
 
 class Gradients(NamedTuple):
@@ -38,17 +42,16 @@ class Gradients(NamedTuple):
         """The sum of the parameters' variances."""
         return float(self.each.var(axis=0, ddof=1).sum())
 
-    def share(self, other: "Gradients") -> Share:
-        """Close to 1 where both have the same mean.
-
-        The direction is that of half of the others, and the length that of the rest: noise that is in both would
-        lengthen it.
+    def along(self, other: "Gradients") -> Agreement:
+        """How the mean agrees with that of others. The direction is that of half of them, and the rest are compared:
+        noise that is in both would lengthen the mean.
         """
         half = len(other.each) // 2
         direction = other.each[:half].mean(axis=0)
         (mine, my_error), (theirs, their_error) = (_mean(g @ direction) for g in (self.each, other.each[half:]))
-        value = mine / theirs
-        return Share(float(value), float(np.hypot(my_error, value * their_error) / abs(theirs)))
+        share = mine / theirs
+        stderr = np.hypot(my_error, share * their_error) / abs(theirs)
+        return Agreement(share, float(stderr), float((mine - theirs) / np.hypot(my_error, their_error)))
 
 
 def _mean(values: np.ndarray) -> tuple[float, float]:

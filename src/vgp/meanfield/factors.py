@@ -78,9 +78,8 @@ def _drawn(block, key, shape):
     if isinstance(block, dist.Gamma):
         # Draws of small shapes are often too small for a float, and have no gradient there. So in logarithms, and as a
         # draw of a larger shape times U^(1 / shape).
-        keys, shape = jr.split(key), (*shape, *block.batch_shape)
-        larger = jr.loggamma(keys[0], block.concentration + 1, shape)
-        log_z = larger - jr.exponential(keys[1], shape) / block.concentration - jnp.log(block.rate)
+        keys, own, shape = jr.split(key), jnp.asarray(block.concentration), (*shape, *block.batch_shape)
+        log_z = jr.loggamma(keys[0], own + 1, shape) - jr.exponential(keys[1], shape) / own - jnp.log(block.rate)
         return jnp.exp(jnp.maximum(log_z, 1 + jnp.log(jnp.finfo(log_z.dtype).tiny)))
     z = block.sample(key, shape)
     if block.has_rsample:

@@ -75,7 +75,7 @@ def held_against(problem, n, **options):
 
 
 def test_a_frustrated_ring():
-    fitted, ours, mean_field, found, exact = held_against(ising_ring(4), 4, steps=250)
+    fitted, ours, mean_field, found, exact = held_against(ising_ring(4), 4, steps=250, draws=32)
     assert isinstance(fitted.family.meanfield, Bernoulli) and isinstance(fitted.settings.gradient, DisARM)
     assert ours < 0.1 * mean_field
     np.testing.assert_allclose(found.means, exact.means, atol=0.1)
@@ -147,7 +147,7 @@ def test_a_kept_rate_has_its_conjugate_posterior():
         return dist.Gamma(2.0, 1.0).log_prob(z["rate"]) + dist.Poisson(z["rate"]).log_prob(counts).sum()
 
     target = vgp.target(log_density, {"rate": 1.0}, constraints.positive).kept("rate")
-    fitted = fit(target, vgp.VGP(1, 8, meanfield=Gamma(1), key=KEY), steps=600, draws=32)
+    fitted = fit(target, vgp.VGP(1, 8, meanfield=Gamma(1), key=KEY), steps=500, draws=32)
     assert isinstance(fitted.settings.gradient, Pathwise)
     rate, exact = np.asarray(fitted.sample(jr.key(1), 4000)["rate"]), stats.gamma(12.0, scale=1 / 5.0)
     np.testing.assert_allclose(np.quantile(rate, [0.05, 0.5, 0.95]), exact.ppf([0.05, 0.5, 0.95]), rtol=0.08)
@@ -184,7 +184,7 @@ def coins():
 
 def test_draws_are_whole_numbers(coins):
     for resample in (False, True):
-        z = coins.sample(jr.key(1), 100, resample=resample)
+        z = coins.sample(jr.key(1), 10 if resample else 50, resample=resample)  # the same shapes as for ArviZ
         assert z["coins"].dtype == bool and z["counts"].dtype == jnp.int32
         assert set(np.unique(z["counts"])) <= {0, 1, 2}
 
@@ -227,10 +227,9 @@ def test_a_figure_in_two_dimensions_has_no_contours():
 
 
 def test_arviz(coins):
-    az = pytest.importorskip("arviz")
+    pytest.importorskip("arviz")
     posterior = coins.to_arviz(draws=50)["posterior"]
     assert posterior["coins"].shape == (1, 50, 3) and posterior["counts"].dtype.kind == "i"
-    assert az.summary is not None
 
 
 @pytest.mark.slow

@@ -290,8 +290,8 @@ def test_data_beside_an_improper_prior():
 # ---------------------------------------------------------------- what is refused
 
 
-def discrete():
-    coin = numpyro.sample("coin", dist.Bernoulli(0.4))
+def marked():
+    coin = numpyro.sample("coin", dist.Bernoulli(0.4), infer={"enumerate": "parallel"})
     numpyro.sample("x", dist.Normal(coin, 1.0))
 
 
@@ -335,7 +335,7 @@ GAP = np.where(np.arange(5) == 3, np.nan, Y)
 @pytest.mark.parametrize(
     ("model", "args", "error", "says"),
     [
-        (discrete, (), ValueError, "The site 'coin' is discrete .*, and only continuous"),
+        (marked, (), ValueError, "The site 'coin' is marked to be enumerated.*sum it out of the model"),
         (depends, (), ValueError, "The support of the site 'below' depends on another site"),
         (simple, (X, GAP), ValueError, "The observed site 'y' is NaN at row 3"),
         (simple, (GAP, Y), ValueError, "observed site 'y' is NaN at row 3; look for a NaN in what"),

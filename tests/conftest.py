@@ -1,6 +1,8 @@
 """Shapes are checked in every test, and small linear algebra stays on one thread beside its neighbours."""
 
+import gc
 import os
+from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # The tests compile much and run little: unoptimised, they take a quarter less time.
@@ -13,6 +15,18 @@ with install_import_hook("vgp", "beartype.beartype"):
 
 import jax
 import pytest
+
+MOST = 30_000  # mappings of memory that a process of tests may hold: the system's limit is often 65,530
+
+
+@pytest.fixture(autouse=True)
+def room_for_programs():
+    """Forgets compiled programs before there are so many that the system has no room for another, and XLA crashes."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture

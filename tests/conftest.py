@@ -14,6 +14,7 @@ with install_import_hook("vgp", "beartype.beartype"):
     import vgp  # noqa: F401
 
 import jax
+import jaxtyping
 import pytest
 
 MOST = 30_000  # mappings of memory that a process of tests may hold: the system's limit is often 65,530
@@ -27,6 +28,14 @@ def room_for_programs():
     if maps.exists() and maps.read_bytes().count(b"\n") > MOST:
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture
+def as_users_run_it():
+    """Without the shape checks of the tests, which would speak before the library's own sentences."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import jaxtyping
 import matplotlib
 import numpy as np
 import numpyro
@@ -335,14 +334,6 @@ CASES = {
         "'coin' lies inside.*each row has its own; drop subsample_size",
     ),
 }
-
-
-@pytest.fixture
-def as_users_run_it():
-    """Without the shape checks of the tests, which would speak before the library's own sentences."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("as_users_run_it")

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import jaxtyping
 import numpyro.distributions as dist
 import pytest
 
@@ -79,14 +78,6 @@ CASES = {
     "unknown scale": (lambda: vgp.meanfield.Normal(2, "fixed"), ValueError, "'learned' or 'gp', got 'fixed'"),
     "unknown flow": (lambda: vgp.families.Flow(2, "glow", key=KEY), ValueError, "got 'glow'"),
 }
-
-
-@pytest.fixture
-def as_users_run_it():
-    """Without the shape checks of the tests, which would speak before the library's own sentences."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("as_users_run_it")

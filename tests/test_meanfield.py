@@ -4,7 +4,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import jaxtyping
 import numpy as np
 import pytest
 from jax.scipy.special import logsumexp
@@ -345,14 +344,6 @@ BAD = {
     "'k' lies in IntegerPositive.*write it as whole numbers from 0": chosen(constraints.positive_integer),
     "'k' lies in Simplex.*leave it out of kept": chosen(constraints.simplex),
 }
-
-
-@pytest.fixture
-def as_users_run_it():
-    """Without the shape checks of the tests, which would speak before the library's own sentences."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.mark.usefixtures("as_users_run_it")

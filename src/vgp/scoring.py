@@ -140,8 +140,7 @@ def _is_binary(block) -> bool:
 def _antithetic(value, view, conditional: Factors, key, gradient) -> Float[Array, " n"]:
     # The Bernoulli blocks twice, from u and from 1 − u, the others once: those without a path have a plain score.
     coin_key, key = jr.split(key)
-    other = conditional.sample(key)
-    pieces = jnp.split(other, np.cumsum(conditional.sizes)[:-1].tolist(), axis=-1)
+    pieces = conditional.split(conditional.sample(key))
     binary = [_is_binary(block) for block in conditional.blocks]
     logits = jnp.concatenate([b.logits for b, own in zip(conditional.blocks, binary, strict=True) if own], axis=-1)
     u = jr.uniform(coin_key, logits.shape, logits.dtype)

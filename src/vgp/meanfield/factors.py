@@ -44,7 +44,8 @@ class Factors(eqx.Module):
         kinds = zip(self.sizes, self.reparameterised, strict=True)
         return np.flatnonzero(np.concatenate([np.full(size, not path) for size, path in kinds]))
 
-    def _split(self, z):
+    def split(self, z: Float[Array, "*n d"]) -> list[Float[Array, "*n e"]]:
+        """The variables of each block."""
         return jnp.split(z, np.cumsum(self.sizes)[:-1].tolist(), axis=-1)
 
     def sample(self, key, shape: tuple[int, ...] = ()) -> Float[Array, "*k d"]:
@@ -54,7 +55,7 @@ class Factors(eqx.Module):
 
     def each(self, z: Float[Array, "*n d"]) -> Float[Array, "*k d"]:
         """log q of every variable."""
-        pairs = zip(self.blocks, self._split(z), strict=True)
+        pairs = zip(self.blocks, self.split(z), strict=True)
         return jnp.concatenate([_log_prob(block, own) for block, own in pairs], axis=-1)
 
     def log_prob(self, z: Float[Array, "*n d"]) -> Float[Array, "*k"]:
@@ -70,7 +71,7 @@ class Factors(eqx.Module):
             ones = jax.tree.map(jnp.ones_like, arrays)
             return jax.jvp(lambda arrays: _log_prob(eqx.combine(arrays, rest), own), (arrays,), (ones,))[1]
 
-        pairs = zip(self.blocks, self._split(z), strict=True)
+        pairs = zip(self.blocks, self.split(z), strict=True)
         return jnp.concatenate([along(block, own) for block, own in pairs], axis=-1)
 
 

@@ -38,6 +38,18 @@ def as_users_run_it():
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
+@pytest.fixture(scope="session")
+def compiled():
+    """A name for each program that XLA compiled since this was first asked for."""
+    names = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda name, *_, **__: names.append(name) if "backend_compile" in name else None
+    )
+    jax.jit(lambda x: x + 1)(1.0)
+    assert names  # or it would never notice anything
+    return names
+
+
 @pytest.fixture
 def key():
     return jax.random.key(0)

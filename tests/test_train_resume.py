@@ -14,15 +14,16 @@ pytest_plugins = "training_fixtures"
 pytestmark = pytest.mark.usefixtures("small")
 
 
-def test_another_run_and_its_resumption_compile_nothing(straight, source, images, compiled, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        run = begin(tmp_path, source, images)
-        run.save(run.start()[0])
-        open_run(tmp_path).load()  # whatever reading a file compiles, it has compiled now
-        before = len(compiled)
-        at_epoch(patch, 2, interrupt)
-        assert go(run).ending == "interrupted"
-    assert go_on(tmp_path).ending == "max_steps"
+def test_another_run_and_its_resumption_compile_nothing(source, images, compiled, tmp_path, monkeypatch):
+    def run_twice(folder):
+        with monkeypatch.context() as patch:
+            at_epoch(patch, 2, interrupt)
+            assert go(begin(folder, source, images)).ending == "interrupted"
+        assert go_on(folder).ending == "max_steps"
+
+    run_twice(tmp_path / "first")
+    before = len(compiled)
+    run_twice(tmp_path / "second")
     assert len(compiled) == before
 
 

@@ -1,6 +1,5 @@
 """What the tests of `vgp train` share, each made once for all the files that name this one as their plugin."""
 
-import jax
 import numpy as np
 import pytest
 from training_runs import begin, go, made, small_rows
@@ -26,15 +25,6 @@ def source(tmp_path_factory):
 @pytest.fixture(scope="session")
 def images(source):
     return load(source)
-
-
-@pytest.fixture(scope="session")
-def compiled():
-    names = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda name, *_, **__: names.append(name) if "backend_compile" in name else None
-    )
-    return names
 
 
 @pytest.fixture(scope="session")

@@ -159,7 +159,7 @@ CASES = [
     pytest.param(ScoreFunction(), 1, 1, marks=pytest.mark.slow),
     (DisARM(), 1, 1),
     (VIMCO(), 0, 2),
-    pytest.param(ScoreFunction(), 0, 2, marks=pytest.mark.slow),
+    pytest.param(ScoreFunction("none", False), 0, 2, marks=pytest.mark.slow),
 ]
 
 
@@ -226,6 +226,7 @@ def test_what_does_not_apply_is_refused(coins):
     refused(TypeError, "cannot be followed; use vgp.gradients.ScoreFunction", Importance(), Pathwise())
     refused(TypeError, "VIMCO needs outer > 1", Importance(), VIMCO())
     refused(TypeError, "DisARM needs outer=1", Importance(outer=2), DisARM())
+    refused(TypeError, "baseline and its Rao-Blackwellisation for outer=1", Importance(outer=2), ScoreFunction())
     refused(TypeError, "split=True needs", Importance(split=True), ScoreFunction())
     refused(ValueError, "only one; take 2 draws or more", Importance(), ScoreFunction(), n=1)
     classes = vgp.target(lambda z: -jnp.sum(z), jnp.zeros(2), constraints.integer_interval(0, 2))

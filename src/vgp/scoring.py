@@ -38,6 +38,11 @@ def check(gradient: AbstractGradient, conditional: Factors, outer: int) -> Abstr
         )
     if isinstance(gradient, (ARM, DisARM)) and outer > 1:
         raise TypeError(f"{type(gradient).__name__} needs outer=1; use vgp.gradients.VIMCO().")
+    if isinstance(gradient, ScoreFunction) and outer > 1 and (gradient.baseline != "none" or gradient.rao_blackwell):
+        raise TypeError(
+            "ScoreFunction has its baseline and its Rao-Blackwellisation for outer=1; use vgp.gradients.VIMCO(), or "
+            "vgp.gradients.ScoreFunction('none', False)."
+        )
     if isinstance(gradient, VIMCO) and outer == 1:
         raise TypeError("VIMCO needs outer > 1; use vgp.gradients.ScoreFunction() or DisARM().")
     if isinstance(gradient, (ARM, DisARM)) and not any(map(_is_binary, conditional.blocks)):

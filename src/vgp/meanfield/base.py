@@ -65,5 +65,5 @@ def same_size(meanfield: AbstractMeanField, own: int, dim: int) -> None:
 
 
 def bent(x: Float[Array, "*n"], reach: float) -> Float[Array, "*n"]:
-    """x, softly kept within ± `reach`."""
+    """x, softly kept within ± `reach`: reach · tanh(x / reach), which is x itself near zero and less than it beyond."""
     return reach * jnp.tanh(x / reach)

@@ -113,7 +113,7 @@ class AbstractCount(AbstractMeanField):
 
 
 class Poisson(AbstractCount):
-    """q(z_i | f_i) = Poisson with the rate exp(f_i)."""
+    """q(z_i | f_i) = Poisson with the rate exp(f_i), f_i bent to stay within ± `RATES`: 18.9 at f_i = 3, not 20.1."""
 
     def given(self, f, drive):
         return Factors((dist.Poisson(jnp.exp(bent(f, RATES))),))

@@ -1,7 +1,5 @@
 """What a fit says of itself: mixtures of restarts, importance weights, and the sentences of its status."""
 
-import sys
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -13,7 +11,7 @@ from problems import covering, draws_of, exact_log_q, mean_and_error, random_vgp
 from scipy import stats
 
 import vgp
-from vgp import diagnostics
+from vgp import choices, diagnostics
 from vgp.diagnostics import Elbo, smoothed
 from vgp.families import FullRank, Place, Stack
 from vgp.families.stack import stacked
@@ -243,7 +241,7 @@ def restarted():
     left = Place(jnp.asarray(LEFT, jnp.float32), jnp.asarray(LOWER, jnp.float32))
     found = Start([left, members()[1].place], np.log([0.7, 0.3]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["vgp.fit"], "find_start", lambda *args: found)
+        patch.setattr(choices, "find_start", lambda *args: found)
         return quick(MODES, FullRank(2, key=jr.key(1)), restarts=2, steps=200, draws=16)
 
 

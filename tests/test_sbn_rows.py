@@ -13,7 +13,7 @@ from vgp.amortised import AmortisedVGP
 from vgp.bounds import Importance
 from vgp.experiments import rows
 from vgp.gradients import VALUES, VIMCO, DisARM, ScoreFunction
-from vgp.meanfield import Bernoulli, Categorical
+from vgp.meanfield import Bernoulli, Categorical, Poisson
 from vgp.models import SBN
 from vgp.montecarlo.enumeration import enumerate_states
 from vgp.rivals.factorised import FactorisedEncoder
@@ -116,6 +116,37 @@ def test_rows_build_and_step(name):
 
 def test_what_an_inference_network_can_feed():
     with pytest.raises(ValueError, match="Bernoulli mean-field has mean='zero'"):
-        AmortisedVGP((PIXELS, 5), UNITS, 4, meanfield=Bernoulli(), linearised=1, key=jr.key(0))
+        AmortisedVGP((PIXELS, 5), UNITS, 4, meanfield=Bernoulli(), mean="affine", key=jr.key(0))
+    with pytest.raises(
+        ValueError, match="linearised= goes with a Normal .* got Poisson"
+    ):
+        AmortisedVGP((PIXELS, 5), UNITS, 4, meanfield=Poisson(), linearised=1, key=jr.key(0))
     with pytest.raises(ValueError, match="an output for each number that r sees"):
         AmortisedVGP((PIXELS, 5), UNITS, 4, meanfield=Categorical(3), key=jr.key(0))
+
+
+def test_an_auxiliary_model_that_follows_the_warp_of_coins():
+    """Steps of scoring end where log q(z, ξ) is flat in ξ, and the precision there is one and the information of z."""
+    options = {"meanfield": Bernoulli(), "latent_dim": 2, "start": 3.0, "linearised": 16}
+    encoder = AmortisedVGP((PIXELS, 5), UNITS, 4, key=jr.key(0), **options)
+    x = jr.bernoulli(jr.key(1), 0.5, (1, PIXELS)).astype(float)
+
+    @eqx.filter_jit
+    def found(encoder):
+        view = encoder.at(x).view()
+
+        def log_q(xi, z):  # all states at one ξ
+            return view.conditional(jnp.broadcast_to(xi, (len(z), 2))).log_prob(z)
+
+        r = view.posterior(STATES)
+        flat = jax.vmap(lambda xi, z: jax.grad(lambda xi: log_q(xi, z[None])[0] - 0.5 * xi @ xi)(xi))(r.loc, STATES)
+        scores = jax.vmap(jax.jacobian(lambda xi: log_q(xi, STATES)))(r.loc)  # (at, of, c)
+        weights = jnp.exp(jax.vmap(lambda xi: log_q(xi, STATES))(r.loc))
+        information = jnp.einsum("az,azi,azj->aij", weights, scores, scores)
+        return r.loc, flat, information, r.factor @ r.factor.swapaxes(1, 2)
+
+    loc, flat, information, precision = found(encoder)
+    assert np.abs(loc).max() > 0.1
+    np.testing.assert_allclose(flat, 0.0, atol=1e-3)
+    np.testing.assert_allclose(precision, np.eye(2) + information, rtol=1e-3, atol=1e-3)
+    assert np.abs(information).max() > 0.02

@@ -17,19 +17,20 @@ JITTER = 1e-6  # relative; the precision is one or more in every direction
 
 
 def linearised(process: Process, steps: int) -> Process:
-    """The process with so many steps of Gauss and Newton between its auxiliary model's guess and r; none by zero."""
+    """The process with so many steps of scoring between its auxiliary model's guess and r; none by zero."""
     if steps == 0:
         return process
     return eqx.tree_at(lambda p: p.auxiliary, process, Linearised(process, steps))
 
 
 class Linearised(AbstractAuxiliary):
-    """r(ξ | x, z) = N(ξ̂, C⁻ᵀ D² C⁻¹): steps of Gauss and Newton from the guess of the process's own auxiliary model.
+    """r(ξ | x, z) = N(ξ̂, C⁻ᵀ D² C⁻¹): steps of Fisher's scoring from the guess of the process's own auxiliary model.
 
-    With f(ξ) ≈ f(ξ₀) + J (ξ − ξ₀) and noise of variance n there, the precision is C Cᵀ = I + Jᵀ n⁻¹ J and the mean
-    ξ̂ = ξ₀ + (C Cᵀ)⁻¹ (Jᵀ n⁻¹ (e − f(ξ₀)) − ξ₀), which is exact for a linear warp. ξ₀ is the guess's mean and D its
-    scale, one for a guess that leaves the precision as it is. J is the warp's derivative, c passes through it; the
-    family itself needs none.
+    With parameters a(ξ) ≈ a(ξ₀) + J (ξ − ξ₀) of q(z | ξ), their slopes s = ∂ log q / ∂a and their information w there,
+    the precision is C Cᵀ = I + Jᵀ w J and the mean ξ̂ = ξ₀ + (C Cᵀ)⁻¹ (Jᵀ s − ξ₀). For a Normal mean-field, where a is
+    the mean, w = n⁻¹ for noise of variance n and s = (e − a) / n, that is exact for a linear warp. ξ₀ is the guess's
+    mean and D its scale, one for a guess that leaves the precision as it is. J is the warp's derivative, c passes
+    through it; the family itself needs none.
     """
 
     process: Process
@@ -43,25 +44,24 @@ class Linearised(AbstractAuxiliary):
         return Precise(xi, factor.lower, factor.inverse, guess.base_dist.scale)
 
     def _step(self, xi, e):
-        mean, jacobian, noise = self._linear(xi)
-        scaled = jacobian / noise  # (c, n, d)
+        jacobian, slope, information = self._linear(xi, e)
+        scaled = jacobian * jnp.sqrt(information)
         product = jnp.einsum("ind,jnd->nij", scaled, scaled, precision=HIGHEST)
         factor = jax.vmap(lambda matrix: cholesky(matrix, JITTER))(jnp.eye(len(scaled), dtype=e.dtype) + product)
-        slope = jnp.einsum("ind,nd->ni", scaled, (e - mean) / noise) - xi
-        return xi + jnp.einsum("nji,njk,nk->ni", factor.inverse, factor.inverse, slope), factor
+        up = jnp.einsum("ind,nd->ni", jacobian, slope) - xi
+        return xi + jnp.einsum("nji,njk,nk->ni", factor.inverse, factor.inverse, up), factor
 
-    def _linear(self, xi: Float[Array, "n c"]):
-        # The warp at ξ, its derivative along each coordinate of ξ, and the scale of the noise around it.
-        def warp(xi):
-            mean, variance, drive = self.process.warp(xi)
-            noise: Any = self.process.meanfield.integrated(mean, variance, drive).base_dist
-            return mean, noise.scale
+    def _linear(self, xi: Float[Array, "n c"], e):
+        # The derivative of q's parameters along each coordinate of ξ, (c, n, d), their slopes and their information.
+        def parameters(xi):
+            found = self.process.meanfield.integrated(*self.process.warp(xi))
+            moved, slope, information = self.process.meanfield.slopes(found, e)
+            return moved, (slope, information)
 
         def along(direction):
-            return jax.jvp(warp, (xi,), (jnp.broadcast_to(direction, xi.shape),))[1][0]
+            return jax.jvp(lambda xi: parameters(xi)[0], (xi,), (jnp.broadcast_to(direction, xi.shape),))[1]
 
-        mean, noise = warp(xi)
-        return mean, jax.vmap(along)(jnp.eye(xi.shape[-1], dtype=xi.dtype)), noise
+        return jax.vmap(along)(jnp.eye(xi.shape[-1], dtype=xi.dtype)), *parameters(xi)[1]
 
     def mapping(self, e, xi, prior):
         return prior

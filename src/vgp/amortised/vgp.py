@@ -104,10 +104,15 @@ class AmortisedVGP(AbstractEncoder):
         p, seen = drawn + driven, self.meanfield.features(dim)
         self.loc = Dense(width, drawn, key=keys[1])
         self.log_scale = Dense(width, dim, zero=True, key=keys[2]) if self.meanfield.located else None
-        if not self.meanfield.located and (mean != "zero" or linearised or sees == "meanfield" or seen != drawn):
+        if not self.meanfield.located and (mean != "zero" or sees == "meanfield" or seen != drawn):
             raise ValueError(
-                f"An inference network for a {type(self.meanfield).__name__} mean-field has mean='zero', linearised=0, "
+                f"An inference network for a {type(self.meanfield).__name__} mean-field has mean='zero', "
                 "sees='features' and an output for each number that r sees."
+            )
+        if linearised and not self.meanfield.linearises:
+            raise ValueError(
+                "linearised= goes with a Normal mean-field or a Bernoulli one of probits, got "
+                f"{type(self.meanfield).__name__}; leave it out."
             )
         outputs = Dense(width, (rank or m) * p, key=keys[3])
         self.outputs = eqx.tree_at(lambda layer: layer.weight, outputs, start * outputs.weight)

@@ -20,7 +20,8 @@ class AbstractMeanField(eqx.Module):
     - `integrated(mean, variance, drive)`: q(z | ξ) with f ~ N(mean, variance) integrated out, where `collapses` says
       that this has a closed form;
     - `support`, a numpyro constraint of one variable;
-    - unless it is `located`, `features(dim)` and `seen(z)`: how many numbers the auxiliary model sees of z, and which.
+    - unless it is `located`, `features(dim)` and `seen(z)`: how many numbers the auxiliary model sees of z, and which;
+    - where `linearises` is true, `slopes(q, e)`, for an auxiliary model that follows the warp.
 
     A `located` one is q of w with z = loc + scale w: the family shifts and scales afterwards, and the auxiliary model
     sees w. The others are of z as it is, and may be discrete.
@@ -32,6 +33,11 @@ class AbstractMeanField(eqx.Module):
     @property
     def collapses(self) -> bool:
         """Can f be integrated out in closed form?"""
+        return False
+
+    @property
+    def linearises(self) -> bool:
+        """Does it have `slopes`?"""
         return False
 
     @property
@@ -56,6 +62,12 @@ class AbstractMeanField(eqx.Module):
 
     def seen(self, z: Float[Array, "*n d"]) -> Float[Array, "*n e"]:
         return z
+
+    def slopes(self, q: Any, e: Float[Array, "n d"]) -> tuple[Float[Array, "n d"], ...]:
+        """For q of `integrated` and what r sees of z: the parameters a that the warp moves, ∂ log q / ∂a, and their
+        Fisher information.
+        """
+        raise NotImplementedError
 
 
 def same_size(meanfield: AbstractMeanField, own: int, dim: int) -> None:

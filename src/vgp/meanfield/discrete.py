@@ -3,6 +3,7 @@
 from typing import Literal
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax.scipy.special import log_ndtr, ndtri
@@ -35,6 +36,10 @@ class Bernoulli(AbstractMeanField):
     def collapses(self):
         return self.link == "probit"
 
+    @property
+    def linearises(self):
+        return self.collapses
+
     def given(self, f, drive):
         return Factors((dist.BernoulliLogits(probit_logits(f) if self.link == "probit" else bent(f, SURE)),))
 
@@ -45,6 +50,11 @@ class Bernoulli(AbstractMeanField):
 
     def seen(self, z):
         return 2 * z - 1
+
+    def slopes(self, q, e):
+        (block,) = q.blocks
+        p = jax.nn.sigmoid(block.logits)
+        return block.logits, 0.5 * (e + 1) - p, p * (1 - p)
 
 
 def probit_logits(a: Float[Array, "*n"]) -> Float[Array, "*n"]:

@@ -35,6 +35,10 @@ class Normal(AbstractMeanField):
     def collapses(self):
         return True
 
+    @property
+    def linearises(self):
+        return True
+
     def outputs(self, dim):
         same_size(self, self.log_scale.shape[-1], dim)
         return dim, dim if self.driven else 0
@@ -50,6 +54,10 @@ class Normal(AbstractMeanField):
 
     def integrated(self, mean, variance, drive):
         return dist.Normal(mean, jnp.sqrt(variance + self.scale(drive) ** 2)).to_event(1)
+
+    def slopes(self, q, e):
+        loc, precision = q.base_dist.loc, q.base_dist.scale**-2
+        return loc, precision * (e - loc), precision
 
 
 class Delta(AbstractMeanField):

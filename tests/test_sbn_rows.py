@@ -117,9 +117,7 @@ def test_rows_build_and_step(name):
 def test_what_an_inference_network_can_feed():
     with pytest.raises(ValueError, match="Bernoulli mean-field has mean='zero'"):
         AmortisedVGP((PIXELS, 5), UNITS, 4, meanfield=Bernoulli(), mean="affine", key=jr.key(0))
-    with pytest.raises(
-        ValueError, match="linearised= goes with a Normal .* got Poisson"
-    ):
+    with pytest.raises(ValueError, match="linearised= goes with a Normal .* got Poisson"):
         AmortisedVGP((PIXELS, 5), UNITS, 4, meanfield=Poisson(), linearised=1, key=jr.key(0))
     with pytest.raises(ValueError, match="an output for each number that r sees"):
         AmortisedVGP((PIXELS, 5), UNITS, 4, meanfield=Categorical(3), key=jr.key(0))
@@ -150,3 +148,14 @@ def test_an_auxiliary_model_that_follows_the_warp_of_coins():
     np.testing.assert_allclose(flat, 0.0, atol=1e-3)
     np.testing.assert_allclose(precision, np.eye(2) + information, rtol=1e-3, atol=1e-3)
     assert np.abs(information).max() > 0.02
+
+
+def test_a_unit_that_is_sure_leaves_the_gradient_finite():
+    encoder = AmortisedVGP((PIXELS, 5), UNITS, 4, 2, meanfield=Bernoulli(), start=1.0, linearised=1, key=jr.key(0))
+    encoder = eqx.tree_at(lambda q: q.loc.bias, encoder, jnp.array([40.0, -40.0, 0.0]))
+
+    def value(encoder):
+        return Importance(inner=2)(MODEL.at(X), encoder.at(X, MODEL), jr.key(1), B, DisARM()).mean()
+
+    for leaf in jax.tree.leaves(eqx.filter_jit(eqx.filter_grad(value))(encoder)):
+        assert np.isfinite(leaf).all()

@@ -44,24 +44,23 @@ class Linearised(AbstractAuxiliary):
         return Precise(xi, factor.lower, factor.inverse, guess.base_dist.scale)
 
     def _step(self, xi, e):
-        jacobian, slope, information = self._linear(xi, e)
-        scaled = jacobian * jnp.sqrt(information)
+        jacobian, slope, root = self._linear(xi, e)
+        scaled = jacobian * root
         product = jnp.einsum("ind,jnd->nij", scaled, scaled, precision=HIGHEST)
         factor = jax.vmap(lambda matrix: cholesky(matrix, JITTER))(jnp.eye(len(scaled), dtype=e.dtype) + product)
         up = jnp.einsum("ind,nd->ni", jacobian, slope) - xi
         return xi + jnp.einsum("nji,njk,nk->ni", factor.inverse, factor.inverse, up), factor
 
     def _linear(self, xi: Float[Array, "n c"], e):
-        # The derivative of q's parameters along each coordinate of ξ, (c, n, d), their slopes and their information.
+        # The derivative of q's parameters along each coordinate of ξ, (c, n, d), their slopes and root of information.
         def parameters(xi):
-            found = self.process.meanfield.integrated(*self.process.warp(xi))
-            moved, slope, information = self.process.meanfield.slopes(found, e)
-            return moved, (slope, information)
+            return self.process.meanfield.slopes(self.process.meanfield.integrated(*self.process.warp(xi)), e)
 
         def along(direction):
             return jax.jvp(lambda xi: parameters(xi)[0], (xi,), (jnp.broadcast_to(direction, xi.shape),))[1]
 
-        return jax.vmap(along)(jnp.eye(xi.shape[-1], dtype=xi.dtype)), *parameters(xi)[1]
+        _, slope, root = parameters(xi)
+        return jax.vmap(along)(jnp.eye(xi.shape[-1], dtype=xi.dtype)), slope, root
 
     def mapping(self, e, xi, prior):
         return prior

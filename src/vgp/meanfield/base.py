@@ -64,8 +64,8 @@ class AbstractMeanField(eqx.Module):
         return z
 
     def slopes(self, q: Any, e: Float[Array, "n d"]) -> tuple[Float[Array, "n d"], ...]:
-        """For q of `integrated` and what r sees of z: the parameters a that the warp moves, ∂ log q / ∂a, and their
-        Fisher information.
+        """For q of `integrated` and what r sees of z: the parameters a that the warp moves, ∂ log q / ∂a, and the
+        root of their Fisher information.
         """
         raise NotImplementedError
 

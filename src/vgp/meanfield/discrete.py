@@ -53,8 +53,11 @@ class Bernoulli(AbstractMeanField):
 
     def slopes(self, q, e):
         (block,) = q.blocks
-        p = jax.nn.sigmoid(block.logits)
-        return block.logits, 0.5 * (e + 1) - p, p * (1 - p)
+        a = block.logits
+        root = jnp.exp(
+            -0.5 * (jax.nn.softplus(a) + jax.nn.softplus(-a))
+        )  # of p (1 − p), also where that rounds to zero
+        return a, 0.5 * (e + 1) - jax.nn.sigmoid(a), root
 
 
 def probit_logits(a: Float[Array, "*n"]) -> Float[Array, "*n"]:

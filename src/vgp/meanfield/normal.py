@@ -56,8 +56,8 @@ class Normal(AbstractMeanField):
         return dist.Normal(mean, jnp.sqrt(variance + self.scale(drive) ** 2)).to_event(1)
 
     def slopes(self, q, e):
-        loc, precision = q.base_dist.loc, q.base_dist.scale**-2
-        return loc, precision * (e - loc), precision
+        loc, scale = q.base_dist.loc, q.base_dist.scale
+        return loc, (e - loc) / scale**2, 1 / scale
 
 
 class Delta(AbstractMeanField):

@@ -86,7 +86,7 @@ def test_a_frustrated_ring():
     ("problem", "n"), [(ising_ring(8), 8), (ising_ring(10), 10), (two_mode_ring(12), 12)], ids=["8", "10", "two modes"]
 )
 def test_rings(problem, n):
-    _, ours, mean_field, found, exact = held_against(problem, n, steps=3000)
+    _, ours, mean_field, found, exact = held_against(problem, n, steps=6000)
     assert ours < 0.1 * mean_field
     np.testing.assert_allclose(found.means, exact.means, atol=0.05)
     np.testing.assert_allclose(found.correlations, exact.correlations, atol=0.1)

@@ -12,6 +12,8 @@ import statistics
 import sys
 from pathlib import Path
 
+from vgp.experiments.table import markdown
+
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "docs/benchmarks.md", "docs/deep_models.md", "docs/discrete.md", "docs/grids.md")
 
@@ -118,9 +120,12 @@ def _short(number: float) -> str:
 
 def mnist() -> str:
     """Table 1 of the paper, with our records."""
-    from vgp.experiments.table import markdown
-
     return markdown("mnist", ROOT / "results")
+
+
+def discrete() -> str:
+    """Sigmoid belief networks, with our records."""
+    return markdown("discrete", ROOT / "results")
 
 
 def dlgm() -> str:
@@ -256,6 +261,7 @@ TABLES = {
     "grid": grid,
     "ablation": ablation,
     "mnist": mnist,
+    "discrete": discrete,
     "dlgm": dlgm,
     "posteriordb": posteriordb,
     "demo": demo,

@@ -74,6 +74,16 @@ def test_quotations_are_numbers_with_a_known_kind_and_source():
                 assert float(figure.printed) > 70 and figure.kind in SIGNS
 
 
+def test_belief_networks_have_a_table_of_their_own(write, tmp_path):
+    write(row="sbn1-linear", bound=116.0, estimate=111.0)
+    write(row="dlgm1-vae")
+    assert [record["row"] for record in read(tmp_path, "discrete")] == ["sbn1-linear"]
+    assert [record["row"] for record in read(tmp_path, "mnist")] == ["dlgm1-vae"]
+    published, ours, dynamic = cells(tmp_path, "sbn1-linear", "discrete")
+    assert published == "110.3" and ours.startswith("≤ 116.00") and dynamic == "not yet run"
+    assert "| paper |" not in markdown("discrete", tmp_path) and "the paper" not in markdown("discrete", tmp_path)
+
+
 @pytest.mark.parametrize("folder", ["", "nowhere"])
 def test_no_records_are_a_note_on_stderr(tmp_path, folder):
     result = invoke(tmp_path / folder, "sketch")
@@ -222,7 +232,7 @@ def test_a_file_that_is_no_record_is_one_sentence(write, tmp_path, text, message
 def test_other_bad_input(tmp_path):
     result = invoke(tmp_path, "cifar")
     assert result.exit_code == 1
-    assert result.stderr == "vgp: There is no table 'cifar'; take one of mnist, sketch.\n"
+    assert result.stderr == "vgp: There is no table 'cifar'; take one of mnist, sketch, discrete.\n"
     assert "got both" in invoke(tmp_path, "mnist", "--json", "--markdown").stderr
 
 

@@ -126,7 +126,12 @@ def fit(
 
 @app.command()
 def table(
-    name: Annotated[str, typer.Argument(metavar="mnist|sketch", help="Which of the paper's tables.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="mnist|sketch|discrete", help="Which table: the paper's two, or that of binary latents."
+        ),
+    ],
     results: Annotated[Path, typer.Option(help="Folder of the results; the records are in its folder train.")] = Path(
         "results"
     ),
@@ -134,7 +139,7 @@ def table(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a table for GitHub.")] = False,
     every: Annotated[bool, typer.Option("--all", help="List every record on its own.")] = False,
 ):
-    """Prints a table of the paper: its figures, other published ones, and ours from the records of evaluated runs."""
+    """Prints a table: the paper's figures, other published ones, and ours from the records of evaluated runs."""
     from .experiments.table import show
 
     show(name, results, as_json=as_json, as_markdown=as_markdown, every=every)

@@ -168,7 +168,7 @@ _rows += [
     Row("draw-sketch-vgp", **{**_draw_vgp, **_sketch}),
 ]
 _sbn = {"model": "sbn", "gradient": "DisARM", "joint": True}
-_sbn_vgp = {**_sbn, "num_data": 100, "latent_dim": 16, "rank": 16, "inner": ((0.0, 4),)}
+_sbn_vgp = {**_sbn, "num_data": 32, "latent_dim": 16, "rank": 16, "linearised": 1, "inner": ((0.0, 4),)}
 for _name, _kind, _layers in (("sbn1-linear", "linear", 1), ("sbn1", "tanh", 1), ("sbn2", "linear", 2)):
     _rows += [
         Row(_name, "factorised", architecture=_kind, layers=_layers, **_sbn),

@@ -113,10 +113,10 @@ def _published(name: str) -> Published:
 # ---------------------------------------------------------------- records
 
 
-def read(results: Path, data: str) -> list[Record]:
-    """The records of `data`, in the order of their files' names; a malformed file raises, whatever its data."""
+def read(results: Path, name: str) -> list[Record]:
+    """The records of the table `name`, in the order of their files' names; a malformed file raises, whatever it is."""
     records = [_checked(path) for path in sorted((Path(results) / "train").glob("*.json"))]
-    return [record for record in records if record["data"] == data]
+    return [record for record in records if _published(name).holds(record)]
 
 
 def _checked(path: Path) -> Record:
@@ -158,17 +158,17 @@ def paper_table(published: Published, records: Sequence[Record]) -> Grid:
     for group in sorted(groups, key=lambda group: (group.records[0]["row"], group.records[0]["epochs"])):
         if not any(_belongs(group, entry) for entry in entries):
             entries.append(_other(published, group.records[0]))
-    quoted = [protocol for protocol in PROTOCOLS if any(getattr(entry, protocol) for entry in published.entries)]
+    columns = {"paper": "paper", **{protocol: f"published, {protocol}" for protocol in PROTOCOLS}}
+    quoted = [column for column in columns if any(getattr(entry, column) for entry in published.entries)]
     rows = []
     for entry in entries:
         source = "" if entry.source is None else f" [{entry.source}]"
         cells = [[entry.model + source, *([entry.row] if entry.row != entry.model else [])]]
-        quotations = (entry.paper, *(getattr(entry, protocol) for protocol in quoted))
-        cells += [[str(figure) for figure in figures] or ["—"] for figures in quotations]
+        cells += [[str(figure) for figure in getattr(entry, column)] or ["—"] for column in quoted]
         mine = [group for group in groups if _belongs(group, entry)]
         cells += [_ours([g for g in mine if g.records[0]["protocol"] == protocol]) for protocol in PROTOCOLS]
         rows.append(cells)
-    head = ["model", "paper", *(f"published, {p}" for p in quoted), *(f"ours, {p}" for p in PROTOCOLS)]
+    head = ["model", *(columns[column] for column in quoted), *(f"ours, {p}" for p in PROTOCOLS)]
     return Grid(published.title, head, rows, len(published.entries), _notes(published, entries, records))
 
 
@@ -257,7 +257,8 @@ def _notes(published: Published, entries: Sequence[Entry], records: Sequence[Rec
             f"Seconds on: {hardware}."
         )
     used = sorted({entry.source for entry in entries if entry.source is not None})
-    sources = "; ".join([f"{PAPER}, the paper", *(f"[{number}] {SOURCES[number]}" for number in used)])
+    paper = [f"{PAPER}, the paper"] if any(entry.paper for entry in entries) else []
+    sources = "; ".join([*paper, *(f"[{number}] {SOURCES[number]}" for number in used)])
     return [*notes, *published.notes, f"Quoted: {sources}."]
 
 

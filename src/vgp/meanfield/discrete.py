@@ -54,9 +54,8 @@ class Bernoulli(AbstractMeanField):
     def slopes(self, q, e):
         (block,) = q.blocks
         a = block.logits
-        root = jnp.exp(
-            -0.5 * (jax.nn.softplus(a) + jax.nn.softplus(-a))
-        )  # of p (1 − p), also where that rounds to zero
+        # The root of p (1 − p), whose gradient is finite also where that rounds to zero.
+        root = jnp.exp(-0.5 * (jax.nn.softplus(a) + jax.nn.softplus(-a)))
         return a, 0.5 * (e + 1) - jax.nn.sigmoid(a), root
 
 

@@ -3,8 +3,9 @@
 import dataclasses
 from functools import partial
 
+import numpy as np
 import pytest
-from training_runs import PER_EPOCH, Killed, assert_same, at_epoch, begin, command, go, go_on, interrupt, kill
+from training_runs import PER_EPOCH, Killed, assert_same, at_epoch, begin, command, go, go_on, interrupt, invoke, kill
 
 from vgp import loop
 from vgp.experiments import train as training
@@ -96,3 +97,36 @@ def test_a_full_disk_leaves_the_run_as_it_was(straight, source, images, tmp_path
     with pytest.raises(OSError, match="No space"):
         dataclasses.replace(run, seed=7).save(dataclasses.replace(progress, seconds=1e9))
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_a_kept_run_has_what_was_learned(straight, tmp_path):
+    run, progress, _ = straight
+    kept = run.keep(progress, tmp_path / "kept")
+    again = open_run(kept.path).load()[0]
+    np.testing.assert_allclose(again.best, progress.best, rtol=1e-3, atol=1e-7)
+    assert np.any(np.asarray(again.best) != np.asarray(progress.best))  # in half precision
+    np.testing.assert_array_equal(again.state.params, again.best)
+    assert again.history.tobytes() == progress.history.tobytes()
+    assert again.best.dtype == progress.best.dtype and int(again.state.step[0]) == 6 * PER_EPOCH
+    assert (kept.path / "state.vgp").stat().st_size < (run.path / "state.vgp").stat().st_size / 2
+
+
+def test_a_kept_run_goes_on(straight, source, tmp_path):
+    run, progress, _ = straight
+    run.keep(progress, tmp_path / "kept")
+    assert command(source, tmp_path / "kept", resume=True, epochs=8) == 0
+    on = open_run(tmp_path / "kept").load()[0]
+    assert len(on.history) == 8 and on.history[:6].tobytes() == progress.history.tobytes()
+    assert on.history[6:].mean() > progress.history[0].mean()  # it has not begun anew
+    assert int(on.state.tail_from[0] + on.state.tail_steps[0]) == 8 * PER_EPOCH
+
+
+def test_keep_does_not_write_over_another_run(straight, source, tmp_path):
+    run = straight[0]
+    result = invoke("keep", run.path, "--out", tmp_path / "kept")
+    assert result.exit_code == 0 and "MB" in result.output
+    assert invoke("keep", run.path, "--out", tmp_path / "kept").exit_code == 0  # a newer copy
+    assert command(source, tmp_path / "own", fresh=True, epochs=1) == 0
+    for taken in (run.path, tmp_path / "own"):
+        result = invoke("keep", run.path, "--out", taken)
+        assert result.exit_code == 1 and "holds a run that is not a copy; pass another" in result.output

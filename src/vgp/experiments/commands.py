@@ -12,7 +12,7 @@ from ..data import Images, load
 from ..models import DRAW
 from . import pictures, records
 from .begun import begin_with
-from .folder import Progress, Run, is_run, open_run
+from .folder import DESCRIPTION, STATE, Progress, Run, is_kept, is_run, open_run
 from .rows import Row, find
 from .step import Parameters
 from .train import PATIENCE, sentence, train
@@ -171,6 +171,16 @@ def _told(record: dict[str, Any]) -> str:
         f", −log p by {record['estimate_samples']} samples {record['estimate']:.3f} ± {record['estimate_stderr']:.3f}, "
         f"training bound {record['train_bound']:.3f} nats per image"
     )
+
+
+def run_keep(path: Path, out: Path) -> None:
+    """A copy of a run with what it has learned and no more."""
+    run = open_run(path)
+    if is_run(out) and not is_kept(out):
+        raise ValueError(f"'{out}' holds a run that is not a copy; pass another folder as --out.")
+    kept = run.keep(run.load()[0], out)
+    size = sum(file.stat().st_size for file in (kept.path / name for name in (DESCRIPTION, STATE)))
+    print(f"kept: {run.row.name} in '{out}', {size / 1e6:.1f} MB")
 
 
 def run_sample(path: Path, *, out: Path | None, n: int, seed: int) -> None:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -85,6 +86,10 @@ class Run:
         }
         meta = {"seconds": progress.seconds, "ending": progress.ending, "since": progress.since}
         write(self.path / STATE, arrays, meta)
+        self.write_description()
+
+    def write_description(self) -> None:
+        """Writes run.json, at once or not at all."""
         beside = self.path / f".{DESCRIPTION}"
         beside.write_text(json.dumps(self.describe(), indent=1) + "\n")
         os.replace(beside, self.path / DESCRIPTION)
@@ -93,24 +98,48 @@ class Run:
         """Where the run in the folder stands."""
         progress, together = self.start()
         arrays, meta = read(self.path / STATE)
-        return (
-            Progress(
-                restore(progress.state, arrays, "state"),
-                jnp.asarray(arrays["best"]),
-                arrays["best_bound"],
-                arrays["history"],
-                arrays["checks"],
-                meta["seconds"],
-                meta["ending"],
-                meta.get("since", 0),
-            ),
-            together,
-        )
+        best = jnp.asarray(arrays["best"], progress.best.dtype)
+        if meta.get("kept"):
+            state = self._at(progress.state, best, len(arrays["history"]))
+        else:
+            state = restore(progress.state, arrays, "state")
+        figures = arrays["best_bound"], arrays["history"], arrays["checks"]
+        return Progress(state, best, *figures, meta["seconds"], meta["ending"], meta.get("since", 0)), together
+
+    def keep(self, progress: Progress, path: Path) -> "Run":
+        """A run in another folder with what this one has learned, and no more: its best parameters, in half precision.
+
+        It can be evaluated, drawn from and begun with as any other. Gone on with, it is not the same run bit for bit:
+        its optimiser begins anew.
+        """
+        arrays = {
+            "best": np.asarray(progress.best, np.float16),
+            "best_bound": progress.best_bound,
+            "history": progress.history,
+            "checks": progress.checks,
+        }
+        kept = dataclasses.replace(self, path=path)
+        meta = {"seconds": progress.seconds, "ending": progress.ending, "since": progress.since, "kept": True}
+        write(path / STATE, arrays, meta)
+        kept.write_description()
+        return kept
+
+    def _at(self, state: loop.State, params: jax.Array, epochs: int) -> loop.State:
+        # The state of a run that has come so far with these parameters, and has no memory but for them.
+        per_epoch = len(self.images.train) // self.row.batch
+        there = jnp.full_like(state.step, epochs * per_epoch)
+        state = eqx.tree_at(lambda s: (s.params, s.step), state, (params, there))
+        return loop.extend(state, max(self.row.epochs - epochs, 0) * per_epoch)
 
 
 def is_run(path: Path) -> bool:
     """Does the folder hold a run?"""
     return (path / DESCRIPTION).exists() and (path / STATE).exists()
+
+
+def is_kept(path: Path) -> bool:
+    """Is it a copy without an optimiser, of what another run has learned?"""
+    return bool(read(path / STATE)[1].get("kept"))
 
 
 def open_run(path: Path) -> Run:

@@ -194,6 +194,8 @@ def _ours(groups: Sequence[Group]) -> Cell:
         seeds += f", range {max(values) - min(values):.2f}"
     lines = [*best.figures(), architecture(first["configuration"])]
     lines += [f"{first['epochs']} epochs, {statistics.fmean(r['seconds'] for r in best.records):.0f} s", seeds]
+    begun = first["configuration"].get("begun")
+    lines += [f"begun with {begun}"] if begun else []
     lines += [f"best of {len(groups)} settings"] if len(groups) > 1 else []
     return [line for line in lines if line]
 

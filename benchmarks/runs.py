@@ -1,0 +1,116 @@
+"""Rows of the tables, side by side on one GPU: trained, evaluated, recorded.
+
+    VGP_DATA=... python benchmarks/runs.py dlgm1-vae:fixed:300:3 draw-sketch:fixed:100,200:1 --seconds 500 --runs runs
+
+A job is ROW:PROTOCOL:EPOCHS:SEEDS, and all start at once; with several numbers of epochs a run is evaluated at each.
+With ROW:PROTOCOL:EPOCHS:SEEDS:FOLDER a run begins with what the one in FOLDER, among `--runs`, has learned.
+
+A training still under way at `--seconds` is interrupted, and the same command goes on where it was. With `--finish` a
+run that cannot get there in time ends earlier, at the epoch that it reaches at its pace, so that its learning rate has
+fallen to zero by then, and is evaluated.
+
+Under NVIDIA's multi-process service (`nvidia-cuda-mps-control -d`) the runs share the GPU well. XLA's search for the
+fastest kernels is left out at first, since it takes minutes on a busy GPU; a program that fails so is compiled again
+with it.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from vgp.checkpoint import read
+from vgp.experiments import rows
+
+FLAGS = ("--xla_gpu_enable_triton_gemm=false --xla_gpu_enable_cublaslt=false", "")
+INTERRUPTED = 130
+GRACE = 60  # seconds for the epoch under way and the save
+BEGINS = 45  # seconds in which a run that goes on compiles, or reads what it has compiled before
+
+
+def vgp(*arguments: str, log: Path, flags: str = "", seconds: float | None = None) -> int:
+    """Runs the command; Ctrl-C after so many seconds."""
+    code = f"import os; os.environ['XLA_FLAGS'] = {flags!r} or os.environ.get('XLA_FLAGS', '')\n"
+    code += "from vgp.cli import app; app()"
+    environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
+    with log.open("a") as file:
+        running = subprocess.Popen(
+            [sys.executable, "-c", code, *arguments], stdout=file, stderr=subprocess.STDOUT, env=environment
+        )
+        try:
+            return running.wait(seconds)
+        except subprocess.TimeoutExpired:
+            running.send_signal(2)
+        try:
+            return running.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            return running.wait()
+
+
+def reachable(folder: Path, seconds: float) -> int:
+    """The epoch that a run reaches in so many seconds at its pace."""
+    arrays, meta = read(folder / "state.vgp")
+    done = len(arrays["history"])
+    pace = max(meta["seconds"] - BEGINS, 1.0) / max(done, 1)
+    return done + max(1, int((seconds - BEGINS) / pace))
+
+
+def evaluated(folder: Path) -> int:
+    """The epoch at which a run was last evaluated."""
+    return max((json.loads(path.read_text())["epochs"] for path in folder.glob("record-*.json")), default=0)
+
+
+def job(spec: str, options: argparse.Namespace, started: float) -> str:
+    """Trains and evaluates one row; the last lines of its log."""
+    name, protocol, stages, seeds, *start = spec.split(":")
+    data = "sketch" if rows.find(name).data == "sketch" else "mnist"
+    folder = options.runs / spec.replace(":", "-").replace(",", "-")
+    log = options.runs / f"{folder.name}.log"
+    samples = options.samples or (50 if rows.find(name).model == "draw" else 5000)
+    for epochs in map(int, stages.split(",")):
+        if evaluated(folder) >= epochs:
+            continue
+        begun, flags, code = (folder / "run.json").exists(), "", 1
+        left = options.seconds - (time.monotonic() - started)
+        if begun and options.finish:
+            epochs = min(epochs, reachable(folder, left))
+        arguments = ["train", name, "--data", data, "--protocol", protocol, "--epochs", str(epochs), "--seeds", seeds]
+        arguments += ["--out", str(folder), "--no-early", *(["--resume"] if begun else [])]
+        if start and not begun:
+            arguments += ["--start", str(options.runs / start[0])]
+        for flags in FLAGS:
+            code = vgp(*arguments, log=log, flags=flags, seconds=max(left, 1.0))
+            if code in (0, INTERRUPTED):
+                break
+        if code == 0 or options.finish:
+            arguments = ["--samples", str(samples), "--results", str(options.results)]
+            vgp("evaluate", str(folder), *arguments, log=log, flags=flags)
+        if code != 0:
+            break
+    told = [line for line in log.read_text().splitlines() if line.startswith(name)]
+    return "\n".join(told[-1 - int(seeds) :]) or f"{spec} failed; see {log}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("jobs", nargs="+", metavar="ROW:PROTOCOL:EPOCHS:SEEDS[:FOLDER]")
+    parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--finish", action="store_true")
+    parser.add_argument("--samples", type=int, help="importance samples; by default 5000, and 50 for DRAW")
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent.parent / "results")
+    options = parser.parse_args()
+    options.runs.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    with ThreadPoolExecutor(len(options.jobs)) as pool:
+        for told in pool.map(lambda spec: job(spec, options, started), options.jobs):
+            print(told, flush=True)
+
+
+if __name__ == "__main__":
+    main()

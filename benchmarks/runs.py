@@ -29,7 +29,7 @@ from vgp.experiments import rows
 FLAGS = ("--xla_gpu_enable_triton_gemm=false --xla_gpu_enable_cublaslt=false", "")
 INTERRUPTED = 130
 GRACE = 60  # seconds for the epoch under way and the save
-BEGINS = 45  # seconds in which a run that goes on compiles, or reads what it has compiled before
+BEGINS = 30  # seconds in which a run that goes on reads its data and what it has compiled before
 
 
 def vgp(*arguments: str, log: Path, flags: str = "", seconds: float | None = None) -> int:
@@ -55,9 +55,8 @@ def vgp(*arguments: str, log: Path, flags: str = "", seconds: float | None = Non
 def reachable(folder: Path, seconds: float) -> int:
     """The epoch that a run reaches in so many seconds at its pace."""
     arrays, meta = read(folder / "state.vgp")
-    done = len(arrays["history"])
-    pace = max(meta["seconds"] - BEGINS, 1.0) / max(done, 1)
-    return done + max(1, int((seconds - BEGINS) / pace))
+    pace = meta["pace"] or meta["seconds"]
+    return len(arrays["history"]) + max(1, int((seconds - BEGINS) / pace))
 
 
 def evaluated(folder: Path) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from vgp.experiments.table import markdown
 
 ROOT = Path(__file__).parent.parent
-PAGES = ("README.md", "docs/benchmarks.md", "docs/deep_models.md", "docs/discrete.md", "docs/grids.md")
+PAGES = ("README.md", *(f"docs/{name}.md" for name in ("benchmarks", "deep_models", "discrete", "draw", "grids")))
 
 
 def record(name: str):
@@ -123,6 +123,11 @@ def mnist() -> str:
     return markdown("mnist", ROOT / "results")
 
 
+def sketch() -> str:
+    """Table 2 of the paper, with our records."""
+    return markdown("sketch", ROOT / "results")
+
+
 def discrete() -> str:
     """Sigmoid belief networks, with our records."""
     return markdown("discrete", ROOT / "results")
@@ -143,6 +148,16 @@ def dlgm() -> str:
         ["step", "ms", "VAE steps", "parameters", "operations and bytes it cannot do without"],
         [[r["name"], f"{r['ms']:.3f}", f"{r['ratio']:.1f}", r["parameters"], least(r)] for r in rows],
     )
+
+
+def draw() -> str:
+    """The cost of a training step of DRAW, plain and with a VGP."""
+    rows = record("draw")["figures"]
+    head = ["step", "ms", "plain steps", "launches", "parameters"]
+    shown = [
+        [r["name"], f"{r['ms']:.2f}", f"{r['ratio']:.2f}", f"{r['launches']:.0f}", r["parameters"]] for r in rows
+    ]
+    return table(head, shown)
 
 
 def ablation() -> str:
@@ -180,6 +195,9 @@ def million() -> str:
             f"{step['ms']:.0f} ms, {step['peak_megabytes']:.0f} MB of the whole process",
         ]
     ]
+    device = record("solvers-gpu-step")
+    step, hardware = device["figures"]["step"], device["hardware"].split(",")[0]
+    rows.append([f"the same on an {hardware}", f"{step['ms']:.1f} ms, {step['peak_megabytes']:.0f} MB of the device"])
     for found in figures["crossing"]:
         crossing = found["crossing"]
         told = f"above {largest}" if crossing is None else f"{crossing:.0f}"
@@ -261,6 +279,8 @@ TABLES = {
     "grid": grid,
     "ablation": ablation,
     "mnist": mnist,
+    "sketch": sketch,
+    "draw": draw,
     "discrete": discrete,
     "dlgm": dlgm,
     "posteriordb": posteriordb,

@@ -15,7 +15,7 @@ pytest_plugins = "training_fixtures"
 pytestmark = pytest.mark.usefixtures("small")
 
 
-def test_another_run_and_its_resumption_compile_nothing(source, images, compiled, tmp_path, monkeypatch):
+def test_another_run_and_its_resumption_compile_nothing(straight, source, images, compiled, tmp_path, monkeypatch):
     def run_twice(folder):
         with monkeypatch.context() as patch:
             at_epoch(patch, 2, interrupt)

@@ -33,6 +33,11 @@ class Progress:
     seconds: float = 0.0
     ending: str = "interrupted"
     since: int = 0  # the epoch at which this schedule began: patience counts from there
+    pace: float = 0.0  # seconds an epoch, without the first, in which a step is compiled
+
+    def told(self) -> dict[str, Any]:
+        """What of it is no array."""
+        return {"seconds": self.seconds, "ending": self.ending, "since": self.since, "pace": self.pace}
 
 
 @dataclasses.dataclass
@@ -84,8 +89,7 @@ class Run:
             "history": progress.history,
             "checks": progress.checks,
         }
-        meta = {"seconds": progress.seconds, "ending": progress.ending, "since": progress.since}
-        write(self.path / STATE, arrays, meta)
+        write(self.path / STATE, arrays, progress.told())
         self.write_description()
 
     def write_description(self) -> None:
@@ -104,7 +108,8 @@ class Run:
         else:
             state = restore(progress.state, arrays, "state")
         figures = arrays["best_bound"], arrays["history"], arrays["checks"]
-        return Progress(state, best, *figures, meta["seconds"], meta["ending"], meta.get("since", 0)), together
+        told = (meta.get(name, 0) for name in ("seconds", "ending", "since", "pace"))
+        return Progress(state, best, *figures, *told), together
 
     def keep(self, progress: Progress, path: Path) -> "Run":
         """A run in another folder with what this one has learned, and no more: its best parameters, in half precision.
@@ -119,8 +124,7 @@ class Run:
             "checks": progress.checks,
         }
         kept = dataclasses.replace(self, path=path)
-        meta = {"seconds": progress.seconds, "ending": progress.ending, "since": progress.since, "kept": True}
-        write(path / STATE, arrays, meta)
+        write(path / STATE, arrays, {**progress.told(), "kept": True})
         kept.write_description()
         return kept
 

@@ -136,6 +136,7 @@ _rows = [
     Row("dlgm1-vgp", **_vgp),
     Row("dlgm2-vgp", layers=2, **_vgp),
     Row("dlgm1-vgp-shared", **{**_vgp, **_shared}),
+    Row("dlgm1-vgp-rank", rank=16, **_vgp),
     Row("dlgm1-vgp-iw5", outer=5, **{**_vgp, "inner": ((0.0, 4),)}),
     Row("dlgm2-vgp-iw5", layers=2, outer=5, **{**_vgp, "inner": ((0.0, 4),)}),
     Row("dlgm2-vgp-joint", layers=2, joint=True, **_vgp),

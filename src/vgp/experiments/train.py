@@ -20,6 +20,7 @@ from .step import Parameters, TrainStep, optimizer_of
 
 CHECKS = 50  # looks at the validation images in a run
 PATIENCE = 15  # of them without improvement before a run stops
+PACED = 50  # epochs that tell the pace
 IMAGES = 2000  # of the validation set that are looked at
 
 
@@ -60,7 +61,12 @@ def train(run: Run, progress: Progress, together: Parameters, *, show: bool = Tr
         note(state, history)
         run.save(progress)
 
+    ended: list[float] = []
+
     def between(state: loop.State, values: np.ndarray) -> bool:
+        ended.append(time.monotonic())
+        if recent := np.diff(ended[-PACED:]).tolist():
+            progress.pace = sum(recent) / len(recent)
         epoch = int(state.step[0]) // per_epoch
         writer.scalars(epoch, "train bound", values)
         if epoch % every and epoch * per_epoch < end:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .triangular import factored, inverse
+from .triangular import Factored, factored
 
 GROWTH = 10.0
 ATTEMPTS = 6
@@ -39,15 +39,14 @@ def cholesky(matrix: Float[Array, "m m"], relative: float | None = None) -> Fact
     floor = matrix.shape[0] * jnp.finfo(matrix.dtype).eps * scale
     eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
 
-    def attempt(jitter):
+    def attempt(jitter) -> Factored:
         return factored(matrix + jitter * eye)
 
     if relative is not None:
-        lower = attempt(relative * scale)
-        return Factor(lower, inverse(lower), relative * scale)
+        return Factor(*attempt(relative * scale), relative * scale)
 
     def failed(carry):
-        lower, _, count = carry
+        (lower, _), _, count = carry
         good = jnp.all(jnp.isfinite(lower)) & jnp.all(jnp.diagonal(lower) ** 2 > floor)
         return ~good & (count < ATTEMPTS)
 
@@ -56,8 +55,8 @@ def cholesky(matrix: Float[Array, "m m"], relative: float | None = None) -> Fact
         return attempt(GROWTH * jitter), GROWTH * jitter, count + 1
 
     first = jnp.asarray(smallest(matrix.dtype), matrix.dtype) * scale
-    lower, jitter, _ = jax.lax.while_loop(failed, grow, (attempt(first), first, 1))
-    return Factor(lower, inverse(lower), jitter)
+    found, jitter, _ = jax.lax.while_loop(failed, grow, (attempt(first), first, 1))
+    return Factor(*found, jitter)
 
 
 @cholesky.defjvp

@@ -63,7 +63,7 @@ HALF = Style(precision="bfloat16")
 def variants() -> dict[str, tuple[rows.Row, int, Style]]:
     """Row, K and style of everything that is timed."""
     change = dataclasses.replace
-    plain, wide = change(PLAIN, unroll=8), change(VGP, unroll=8, linearised=0)
+    plain, wide = change(PLAIN, unroll=8), change(VGP, unroll=8)
     named = {
         "draw": (PLAIN, 0, USUAL),
         "draw, one glimpse at a time": (change(PLAIN, unroll=1), 0, USUAL),
@@ -81,8 +81,7 @@ def variants() -> dict[str, tuple[rows.Row, int, Style]]:
         "draw + vgp, unroll 8, K = 4": (wide, 4, USUAL),
         "draw + vgp, unroll 8, K = 4, batch 512": (change(wide, batch=512), 4, USUAL),
         "draw + vgp, unroll 8, full rank, K = 0": (change(wide, rank=None), 0, USUAL),
-        "draw-vgp, K = 0": (VGP, 0, USUAL),
-        "draw-vgp": (VGP, 4, USUAL),
+        "draw + vgp, unroll 8, linearised, K = 0": (change(wide, linearised=1), 0, USUAL),
     }
     wanted = [name for flag, name in zip(sys.argv, sys.argv[1:], strict=False) if flag == "--only"]
     return {name: named[name] for name in wanted} if wanted else named

@@ -79,11 +79,12 @@ def job(spec: str, options: argparse.Namespace, started: float) -> str:
         if begun and options.finish:
             epochs = min(epochs, reachable(folder, left))
         arguments = ["train", name, "--data", data, "--protocol", protocol, "--epochs", str(epochs), "--seeds", seeds]
-        arguments += ["--out", str(folder), "--no-early", *(["--resume"] if begun else [])]
+        arguments += ["--out", str(folder), "--no-early", *options.more]
         if start and not begun:
             arguments += ["--start", str(options.runs / start[0])]
         for flags in FLAGS:
-            code = vgp(*arguments, log=log, flags=flags, seconds=max(left, 1.0))
+            kind = "--resume" if begun else "--fresh"  # what failed before its first epoch has left its folder
+            code = vgp(*arguments, kind, log=log, flags=flags, seconds=max(left, 1.0))
             if code in (0, INTERRUPTED):
                 break
         if code == 0 or options.finish:
@@ -103,6 +104,9 @@ def main() -> None:
     parser.add_argument("--samples", type=int, help="importance samples; by default 5000, and 50 for DRAW")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--results", type=Path, default=Path(__file__).parent.parent / "results")
+    parser.add_argument(
+        "--more", type=str.split, default=[], help="options of `vgp train` for all jobs, as --more='--batch 512'"
+    )
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()

@@ -161,9 +161,9 @@ _draw_row: dict[str, Any] = {
 }
 _draw_vgp = {
     **_draw_row,
-    **{"family": "vgp", "num_data": 100, "latent_dim": 16, "rank": 16, "linearised": 1, "inner": ((0.0, 4),)},
+    **{"family": "vgp", "num_data": 100, "latent_dim": 16, "rank": 16, "inner": ((0.0, 4),)},
 }
-_paper = {"inner": ((0.0, 0),), "linearised": 0, "sees": "meanfield", "project": False}
+_paper = {"inner": ((0.0, 0),), "sees": "meanfield", "project": False}
 _sketch = {"data": "sketch", "rate": 3e-4}
 _rows += [
     Row("draw", "vae", **_draw_row),

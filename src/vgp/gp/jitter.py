@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .triangular import Factored, factored
+from .triangular import factored, inverse
 
 GROWTH = 10.0
 ATTEMPTS = 6
@@ -39,14 +39,15 @@ def cholesky(matrix: Float[Array, "m m"], relative: float | None = None) -> Fact
     floor = matrix.shape[0] * jnp.finfo(matrix.dtype).eps * scale
     eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
 
-    def attempt(jitter) -> Factored:
+    def attempt(jitter):
         return factored(matrix + jitter * eye)
 
     if relative is not None:
-        return Factor(*attempt(relative * scale), relative * scale)
+        lower = attempt(relative * scale)
+        return Factor(lower, inverse(lower), relative * scale)
 
     def failed(carry):
-        (lower, _), _, count = carry
+        lower, _, count = carry
         good = jnp.all(jnp.isfinite(lower)) & jnp.all(jnp.diagonal(lower) ** 2 > floor)
         return ~good & (count < ATTEMPTS)
 
@@ -55,8 +56,8 @@ def cholesky(matrix: Float[Array, "m m"], relative: float | None = None) -> Fact
         return attempt(GROWTH * jitter), GROWTH * jitter, count + 1
 
     first = jnp.asarray(smallest(matrix.dtype), matrix.dtype) * scale
-    found, jitter, _ = jax.lax.while_loop(failed, grow, (attempt(first), first, 1))
-    return Factor(*found, jitter)
+    lower, jitter, _ = jax.lax.while_loop(failed, grow, (attempt(first), first, 1))
+    return Factor(lower, inverse(lower), jitter)
 
 
 @cholesky.defjvp

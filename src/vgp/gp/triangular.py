@@ -1,14 +1,14 @@
 """Triangular factors and their inverses, of one matrix or of many."""
 
 from functools import wraps
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-BLOCK = 128  # rows up to which a library's factor and substitution are quickest: both wait for every row
+BLOCK = 64
+LARGE = 256  # from here on products of blocks are faster than one substitution, which waits for every row
 
 
 def _one_by_one(function):
@@ -24,41 +24,42 @@ def _one_by_one(function):
 
 
 @_one_by_one
-def _factor(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
+def factored(matrix: Float[Array, "m m"]) -> Float[Array, "m m"]:
+    """The Cholesky factor of a symmetric matrix; not finite where the matrix is not positive."""
     return jnp.linalg.cholesky(matrix, symmetrize_input=False)
 
 
 @_one_by_one
-def _inverse(lower: Float[Array, "m m"]) -> Float[Array, "m m"]:
+def _substituted(lower: Float[Array, "m m"]) -> Float[Array, "m m"]:
     return solve_triangular(lower, jnp.eye(lower.shape[0], dtype=lower.dtype), lower=True)
 
 
-class Factored(NamedTuple):
-    """L with L Lᵀ the matrix, and L⁻¹; not finite where the matrix is not positive."""
+def inverse(lower: Float[Array, "m m"]) -> Float[Array, "m m"]:
+    """L⁻¹. From `LARGE` rows on the diagonal blocks are inverted side by side, and then joined two by two:
 
-    lower: Float[Array, "m m"]
-    inverse: Float[Array, "m m"]
-
-
-def factored(matrix: Float[Array, "m m"]) -> Factored:
-    """The Cholesky factor of a symmetric matrix with its inverse, which above `BLOCK` rows are made of halves':
-
-    of [A Cᵀ; C B] they are [L 0; D M] and [L⁻¹ 0; −M⁻¹DL⁻¹ M⁻¹], where L Lᵀ = A, D = C L⁻ᵀ and M Mᵀ = B − D Dᵀ.
+    [A 0; C B]⁻¹ = [A⁻¹ 0; −B⁻¹CA⁻¹ B⁻¹], in log₂(m / 64) rounds of matrix products.
     """
-    m = matrix.shape[0]
-    if m <= BLOCK:
-        lower = _factor(matrix)
-        return Factored(lower, _inverse(lower))
-    half = BLOCK * -(-m // (2 * BLOCK))
-    first = factored(matrix[:half, :half])
-    below = _product(matrix[half:, :half], first.inverse.T)
-    second = factored(matrix[half:, half:] - _product(below, below.T))
-    corner = -_product(second.inverse, _product(below, first.inverse))
-    return Factored(_joined(first.lower, below, second.lower), _joined(first.inverse, corner, second.inverse))
+    m = lower.shape[0]
+    if m < LARGE:
+        return _substituted(lower)
+    size = BLOCK
+    while size < m:
+        size *= 2
+    padded = jnp.eye(size, dtype=lower.dtype).at[:m, :m].set(lower)
+    inverses = jax.vmap(_substituted)(_diagonal(padded, BLOCK))
+    while len(inverses) > 1:
+        a, b = inverses[::2], inverses[1::2]
+        width = a.shape[-1]
+        c = _diagonal(padded, 2 * width)[:, width:, :width]
+        corner = -_product(b, _product(c, a))
+        inverses = jnp.block([[a, jnp.zeros_like(a)], [corner, b]])
+    return inverses[0, :m, :m]
 
 
-def _joined(a, corner, b):
-    return jnp.block([[a, jnp.zeros_like(corner.T)], [corner, b]])
+def _diagonal(matrix: Float[Array, "m m"], width: int) -> Float[Array, "n w w"]:
+    count = matrix.shape[0] // width
+    each = jnp.arange(count)
+    return matrix.reshape(count, width, count, width)[each, :, each, :]
 
 
 def _product(a, b):

@@ -25,6 +25,7 @@ from vgp.amortised import AmortisedVGP, Chain
 from vgp.amortised.vgp import JITTER
 from vgp.bounds import Importance, draw, log_q_sandwich
 from vgp.compiling import once
+from vgp.families.process import each_times
 from vgp.gp import Conditioner
 from vgp.gradients import DoublyReparameterised, Pathwise, StickingTheLanding
 from vgp.kernels import ARD, Linear
@@ -295,3 +296,15 @@ def test_a_chain_is_of_hierarchical_families(key):
 def test_a_chain_has_no_auxiliary_model_of_its_own(key):
     with pytest.raises(TypeError, match="one auxiliary model per layer"):
         once(lambda z: chain().at(X).view().posterior(z))(jnp.zeros((B, 2)))
+
+
+@pytest.mark.parametrize("lead", [(), (1,), (3,), (2, 1)])
+def test_rows_times_the_matrix_of_their_datapoint(lead, monkeypatch):
+    rows, matrices, slopes = (jr.normal(jr.key(i), s) for i, s in enumerate([(*lead, 5, 4), (5, 4, 6), (*lead, 5, 6)]))
+    expected = np.stack([np.asarray(rows)[..., i, :] @ np.asarray(matrices)[i] for i in range(5)], axis=-2)
+    by_rows, by_matrices = jax.vjp(each_times, rows, matrices)[1](slopes)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    np.testing.assert_allclose(each_times(rows, matrices), expected, rtol=1e-4, atol=1e-5)
+    found = jax.vjp(each_times, rows, matrices)[1](slopes)
+    np.testing.assert_allclose(found[0], by_rows, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found[1], by_matrices, rtol=1e-4, atol=1e-5)

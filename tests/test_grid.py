@@ -100,6 +100,17 @@ def test_a_solve_that_is_given_up_is_no_number():
     assert np.isnan(rows.each[0]).all() and np.isnan(variance).all()
 
 
+def test_points_out_of_reach_have_no_weights():
+    # Their right-hand side is zero, beside others that are not and alone.
+    grid, kernel = Grid(50), ARD(1.0, 1e4)
+    rows = once(lambda xi: structured(kernel, grid, "toeplitz").rows(xi))
+    for points in ([[100.0], [0.3]], [[100.0]]):
+        weights, variance = rows(jnp.asarray(points))
+        assert np.isfinite(weights.each[0]).all()
+        np.testing.assert_allclose(weights.each[0][0], 0.0, atol=1e-15)
+        assert variance[0] == 1.0
+
+
 def test_the_algebra_is_chosen_and_told():
     small, line, cube = Grid((3, 4)), Grid(2000), Grid(100, latent_dim=3)
     assert told(conditioned(ARD(), small)) == "Kronecker, 3 dense × 4 dense, 12 inputs"

@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..auxiliary import AbstractAuxiliary, affine_posterior
-from ..families.process import fold, unfold
+from ..families.process import each_times, fold, unfold
 from .networks import Dense
 
 
@@ -77,7 +77,7 @@ class InformedAt(AbstractAuxiliary):
         if self.outputs is None:
             return e
         b = self.known.shape[0]
-        projected = jnp.einsum("...nd,nrd->...nr", fold(e, b), self.outputs)
+        projected = each_times(fold(e, b), self.outputs.swapaxes(1, 2))
         return jnp.concatenate([e, unfold(projected, b)], axis=-1)
 
     def _corrections(self, g):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..auxiliary import AbstractAuxiliary
-from ..families.process import Process
+from ..families.process import Process, each_times
 from ..gp.jitter import cholesky
 from ..gp.kernels import HIGHEST
 from ..noise import standard_normal
@@ -48,8 +48,8 @@ class Linearised(AbstractAuxiliary):
         scaled = jacobian * root
         product = jnp.einsum("ind,jnd->nij", scaled, scaled, precision=HIGHEST)
         factor = jax.vmap(lambda matrix: cholesky(matrix, JITTER))(jnp.eye(len(scaled), dtype=e.dtype) + product)
-        up = jnp.einsum("ind,nd->ni", jacobian, slope) - xi
-        return xi + jnp.einsum("nji,njk,nk->ni", factor.inverse, factor.inverse, up), factor
+        up = jnp.sum(jacobian * slope, axis=-1).T - xi
+        return xi + each_times(each_times(up, factor.inverse.swapaxes(1, 2)), factor.inverse), factor
 
     def _linear(self, xi: Float[Array, "n c"], e):
         # The derivative of q's parameters along each coordinate of ξ, (c, n, d), their slopes and root of information.
@@ -76,9 +76,9 @@ class Precise(eqx.Module):
 
     def sample(self, key, shape=()):
         noise = self.scale * standard_normal(key, (*shape, *self.loc.shape), self.loc.dtype)
-        return self.loc + jnp.einsum("nji,...nj->...ni", self.inverse, noise)
+        return self.loc + each_times(noise, self.inverse)
 
     def log_prob(self, xi):
-        white = jnp.einsum("nji,...nj->...ni", self.factor, xi - self.loc) / self.scale
+        white = each_times(xi - self.loc, self.factor) / self.scale
         volume = jnp.log(jnp.diagonal(self.factor, axis1=-2, axis2=-1)) - jnp.log(self.scale)
         return jnp.sum(volume - 0.5 * white**2 - 0.5 * jnp.log(2 * jnp.pi), axis=-1)

@@ -150,16 +150,6 @@ def dlgm() -> str:
     )
 
 
-def draw() -> str:
-    """The cost of a training step of DRAW, plain and with a VGP."""
-    rows = record("draw")["figures"]
-    head = ["step", "ms", "plain steps", "launches", "parameters"]
-    shown = [
-        [r["name"], f"{r['ms']:.2f}", f"{r['ratio']:.2f}", f"{r['launches']:.0f}", r["parameters"]] for r in rows
-    ]
-    return table(head, shown)
-
-
 def ablation() -> str:
     """Families with the same networks on 14 × 14 MNIST: means over seeds, and the range of the bound."""
     rows = record("ablation")["figures"]
@@ -280,7 +270,6 @@ TABLES = {
     "ablation": ablation,
     "mnist": mnist,
     "sketch": sketch,
-    "draw": draw,
     "discrete": discrete,
     "dlgm": dlgm,
     "posteriordb": posteriordb,

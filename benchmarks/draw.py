@@ -17,44 +17,27 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.random as jr
 import record
 from dlgm import measure
 
 from vgp import loop
-from vgp.amortised import deferred, draw as encoder_module
+from vgp.amortised import deferred
 from vgp.data import Bits
 from vgp.experiments import rows, step
-from vgp.models import draw as model_module
 
 PLAIN = rows.find("draw")
 VGP = rows.find("draw-vgp")
 
 
-def _read(window, images):
-    across = jnp.sum(window.across[:, None, None] * images[:, :, :, None], axis=-1)  # n g h k
-    seen = jnp.sum(window.down[:, None, :, :, None] * across[:, :, None], axis=-2)
-    return window.intensity[:, None, None, None] * seen
-
-
-def _write(window, patch):
-    lines = jnp.sum(patch[..., None] * window.across[:, None], axis=2)  # n j w
-    image = jnp.sum(window.down[..., None] * lines[:, :, None], axis=1)
-    return image / window.intensity[:, None, None]
-
-
 class Style(NamedTuple):
-    """How the attention is contracted, what a glimpse leaves for its gradient, and how exact products are."""
+    """What a glimpse leaves for its gradient, and how exact products are."""
 
-    read: Any = encoder_module.read
-    write: Any = model_module.write
     kept: Any = deferred.KEPT
     precision: str | None = None
 
 
 USUAL = Style()
-SUMS = Style(_read, _write)
 ALL = Style(kept=jax.checkpoint_policies.everything_saveable)
 NOTHING = Style(kept=jax.checkpoint_policies.nothing_saveable)
 HALF = Style(precision="bfloat16")
@@ -70,7 +53,6 @@ def variants() -> dict[str, tuple[rows.Row, int, Style]]:
         "draw, unroll 4": (change(PLAIN, unroll=4), 0, USUAL),
         "draw, unroll 8": (plain, 0, USUAL),
         "draw, unroll 16": (change(PLAIN, unroll=16), 0, USUAL),
-        "draw, unroll 8, sums": (plain, 0, SUMS),
         "draw, unroll 8, all kept": (plain, 0, ALL),
         "draw, unroll 8, nothing kept": (plain, 0, NOTHING),
         "draw, unroll 8, bfloat16 products": (plain, 0, HALF),
@@ -127,7 +109,7 @@ def main() -> None:
     jobs = variants()
     made, figures = {}, []
     for name, (row, inner, style) in jobs.items():  # traced one after another, since the style is a global choice
-        encoder_module.read, model_module.write, deferred.KEPT = style.read, style.write, style.kept
+        deferred.KEPT = style.kept
         jax.clear_caches()
         small = {"glimpses": 2, "batch": 8, "unroll": 1} if quick else {}
         with jax.default_matmul_precision(style.precision):

@@ -15,8 +15,8 @@ from vgp.compiling import once
 from vgp.gp.jitter import cholesky
 from vgp.gradients import DoublyReparameterised, Pathwise, StickingTheLanding
 from vgp.kernels import ARD, Linear
-from vgp.models import DRAW
-from vgp.models.attention import read, tiling, window, write
+from vgp.models import DRAW, attention
+from vgp.models.attention import Layout, read, tiling, window, write
 from vgp.models.lstm import LSTM, Memory
 from vgp.rivals.vae import GaussianEncoder
 
@@ -41,20 +41,51 @@ def by_hand(raw, size, shape):
     return filters
 
 
+def bent_back(raw):
+    """Raw numbers that a window bends to these, by a tanh of its reach."""
+    reach = np.array([4.0, 4.0, 8.0, 6.0, 6.0])
+    return jnp.asarray(reach * np.arctanh(raw / reach))
+
+
 def test_windows_read_and_write():
     rng = np.random.default_rng(0)
     raw = 0.3 * rng.normal(size=(4, 5))
     image, patch = rng.normal(size=(4, 5, 7)), rng.normal(size=(4, 3, 3))
-    # The numbers are bent by a tanh that hardly touches them at this size; here they are bent back beforehand.
-    reach = np.array([4.0, 4.0, 8.0, 6.0, 6.0])
-    found = once(lambda raw: window(raw, 3, (5, 7)))(jnp.asarray(reach * np.arctanh(raw / reach)))
-    seen, drawn = read(found, jnp.asarray(image)[:, None])[:, 0], write(found, jnp.asarray(patch))
+    reading, writing = (once(lambda x, w=w: window(x, 3, (5, 7), reads=w))(bent_back(raw)) for w in (True, False))
+    (seen,), drawn = read(reading, jnp.asarray(image)), write(writing, jnp.asarray(patch))
     for i in range(4):
         across, down = by_hand(raw[i], 3, (5, 7))
         gain = np.exp(raw[i, 4])
-        np.testing.assert_allclose(found.across[i], across, atol=1e-5)
+        np.testing.assert_allclose(reading.across[i], gain * across, atol=1e-5)
+        np.testing.assert_allclose(writing.across[i], across / gain, atol=1e-5)
+        np.testing.assert_allclose(reading.down[i], down, atol=1e-5)
         np.testing.assert_allclose(seen[i], gain * down @ image[i] @ across.T, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(drawn[i], down.T @ patch[i] @ across / gain, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (7, 5), (6, 6)])
+def test_windows_that_are_made_together(shape):
+    raw = jnp.asarray(np.random.default_rng(1).normal(size=(2, 4, 5)), float)
+    together = Layout(shape, (2, 3), (True, False)).windows(*raw)
+    alone = window(raw[0], 2, shape, reads=True), window(raw[1], 3, shape, reads=False)
+    for one, other in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (6, 6)])
+def test_gradient_of_windows(shape):
+    layout, rng = Layout(shape, (2, 3), (True, False)), np.random.default_rng(2)
+    raw = jnp.asarray(rng.normal(size=(4, 10)), float)
+    weights = jnp.asarray(rng.normal(size=(4, 10, max(shape))), float)
+    plain = attention._filters.fun  # the same filters, which automatic differentiation goes through
+
+    def total(filters):
+        return jax.jit(jax.value_and_grad(lambda raw: jnp.sum(weights * jnp.sin(3 * filters(layout, raw)))))
+
+    (value, slope), (expected, slopes) = total(attention._filters)(raw), total(plain)(raw)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    np.testing.assert_allclose(slope, slopes, rtol=1e-3, atol=1e-4 * np.abs(slopes).max())
+    assert (np.abs(slopes).max(0) > 1e-3).all()  # every number matters
 
 
 @once
@@ -62,9 +93,9 @@ def attended(raw, size):
     image = jnp.linspace(-1, 1, 28 * 28).reshape(1, 28, 28)
 
     def one(raw):
-        found = window(raw[None], size, (28, 28))
-        seen = read(found, image[None])[0]
-        return jnp.sum(jnp.sin(write(found, seen) + jnp.sum(seen)))
+        (seen,) = read(window(raw[None], size, (28, 28), reads=True), image)
+        drawn = write(window(raw[None], size, (28, 28), reads=False), seen)
+        return jnp.sum(jnp.sin(drawn + jnp.sum(seen)))
 
     return jax.vmap(jax.value_and_grad(one))(raw)
 
@@ -282,10 +313,10 @@ def test_outer_draws_need_the_plain_gradient():
 def test_windows_start_where_the_image_is(size):
     image = np.zeros((28, 28))
     image[9:19, 9:19] = 1.0  # a blob in the middle, and nothing in the corners
-    images = jnp.asarray(image, float)[None, None]
-    first = read(window(jnp.asarray(tiling(size, (28, 28)), float)[None], size, (28, 28)), images)
-    corners = read(window(jnp.zeros((1, 5)), 2, (28, 28)), images)
+    images = jnp.asarray(image, float)[None]
+    tiles = window(jnp.asarray(tiling(size, (28, 28)), float)[None], size, (28, 28), reads=True)
+    first, whole = read(tiles, images, jnp.ones_like(images))
+    (corners,) = read(window(jnp.zeros((1, 5)), 2, (28, 28), reads=True), images)
     assert np.max(first) > 0.1
     assert np.max(corners) < 1e-3  # what a start at zero would see of it
-    whole = read(window(jnp.asarray(tiling(size, (28, 28)), float)[None], size, (28, 28)), jnp.ones_like(images))
     np.testing.assert_allclose(whole, 1.0, atol=1e-5)

@@ -292,3 +292,18 @@ def test_order_of_an_epoch(images):
     assert (second != first).mean() > 0.5
     assert set(first[0].ravel()) != set(second[0].ravel())  # other images are left out
     np.testing.assert_array_equal(at(PER_EPOCH), second)
+
+
+def test_parameters_lie_where_a_product_can_read_them(images):
+    flat, together = _start(images)
+    again, other = taken_apart(together(flat))
+    np.testing.assert_array_equal(flat, again)
+    assert together.layout == other.layout and hash(together.layout) == hash(other.layout)  # nothing is compiled twice
+
+    def leaves(flat):
+        return [leaf for leaf in jax.tree.leaves(together(flat)) if eqx.is_inexact_array(leaf)]
+
+    starts = [int(leaf.ravel()[0]) for leaf in leaves(jnp.arange(flat.size, dtype=flat.dtype))]
+    assert len(starts) > 5 and all(start % 64 == 0 for start in starts) and flat.size % 64 == 0
+    filled = np.asarray(jax.grad(lambda flat: sum(map(jnp.sum, leaves(flat))))(flat))
+    assert set(filled) == {0.0, 1.0} and filled.sum() == sum(leaf.size for leaf in leaves(flat))

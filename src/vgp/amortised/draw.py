@@ -13,7 +13,7 @@ from ..divergence import gaussian_kl
 from ..families.base import AbstractHierarchical, AbstractView, frozen
 from ..families.process import Collapsed, Process, log_standard_normal
 from ..gp import AbstractConditioner, Conditioner
-from ..models.attention import RAW, read, tiling, window
+from ..models.attention import RAW, Layout, read, tiling, window
 from ..models.draw import DRAW, Drawing
 from ..models.lstm import LSTM
 from ..noise import standard_normal
@@ -141,20 +141,22 @@ class DrawView(AbstractView):
         given = None if z is None else z.reshape(n, model.glimpses, -1).swapaxes(0, 1)
 
         after = Joined(encoder.reader, model.writer)  # both see the decoder's memory
+        layout = Layout(model.shape, (encoder.size, model.size), (True, False))
 
         def glimpse(modules, carry, inputs):
             encoder, model, after, x = modules
-            memory, canvas, place = carry
+            memory, canvas, there = carry
             xi, rows, noise, z = inputs
             lacking = x - jax.nn.sigmoid(canvas.logits).reshape(x.shape)
-            seen = read(window(place, encoder.size, model.shape), jnp.stack([x, lacking], axis=1))
-            memory = encoder.cell(memory, seen.reshape(n, -1), canvas.memory.h)
+            seen = [patch.reshape(n, -1) for patch in read(there, x, lacking)]
+            memory = encoder.cell(memory, *seen, canvas.memory.h)
             if z is None:
                 q: Any = Collapsed(_at_rows(encoder.process(memory.h), rows)).conditional(xi).base_dist
                 z = q.loc + q.scale * noise
             drawn = model.cell(canvas.memory, z)
             place, written = after(drawn.h)
-            return (memory, model.painted(canvas, drawn, written), place), (z, memory.h)
+            there, here = layout.windows(place, written[:, :RAW])
+            return (memory, model.painted(canvas, drawn, here, written[:, RAW:]), there), (z, memory.h)
 
         def layers(modules):
             encoder, model, after, _ = modules
@@ -162,7 +164,8 @@ class DrawView(AbstractView):
             return used if given is not None else [*used, encoder.head.heads]
 
         blank = model.begin(n)
-        start = encoder.cell.begin(n), blank, encoder.reader(blank.memory.h)
+        there = window(encoder.reader(blank.memory.h), encoder.size, model.shape, reads=True)
+        start = encoder.cell.begin(n), blank, there
         inputs = y, self._rows(y) if z is None else None, noise, given
         modules = encoder, model, after, x
         (_, canvas, _), (drawn, features) = scan(glimpse, modules, layers, start, inputs, unroll=encoder.unroll)

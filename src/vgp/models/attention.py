@@ -1,7 +1,13 @@
-"""Selective attention (Gregor et al. 2015): a grid of Gaussian filters on an image, to read it or to write on it."""
+"""Selective attention (Gregor et al. 2015): a grid of Gaussian filters on an image, to read it or to write on it.
 
+A glimpse is a chain of small operations, each as long on a GPU as its launch. So all filters that one network places
+are made at once, with a derivative that is a few sums over pixels, and images are read and written in one sum each.
+"""
+
+from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -12,32 +18,99 @@ LEAST = 1e-8  # of the sum of a filter: one that lies outside of the image reads
 
 
 class Window(NamedTuple):
-    """N filters across and N down, each of sum one, and how strongly they act."""
+    """N filters across and N down. Those down have the sum one; those across also say how strongly they act."""
 
     across: Float[Array, "n k w"]
     down: Float[Array, "n k h"]
-    intensity: Float[Array, " n"]
 
 
-def window(raw: Float[Array, "n 5"], size: int, shape: tuple[int, int]) -> Window:
-    """The window of `size` × `size` filters on an image of (height, width) pixels.
+class Layout(NamedTuple):
+    """What windows there are on an image of `shape` (height, width): N of each, and whether it reads or writes.
 
-    At raw = 0 it has its centre in the middle, filters of a pixel's width, and a stride that covers the image.
+    Reading multiplies by the intensity, writing divides by it. At raw numbers of zero a window has its centre in the
+    middle, filters of a pixel's width, and a stride that covers the image.
     """
-    height, width = shape
-    bent = jnp.asarray(REACH) * jnp.tanh(raw / REACH)
-    x, y, log_variance, log_stride, log_intensity = jnp.split(bent, RAW, axis=-1)
-    stride = (max(height, width) - 1) / max(size - 1, 1) * jnp.exp(log_stride)
-    offsets = (jnp.arange(size) - (size - 1) / 2) * stride
-    precision = jnp.exp(-log_variance)[..., None]
 
-    def filters(centre, pixels):
-        means = (pixels + 1) / 2 * (centre + 1) + offsets
-        away = jnp.arange(1, pixels + 1) - means[..., None]
-        weights = jnp.exp(-0.5 * precision * away**2)
-        return weights / (jnp.sum(weights, axis=-1, keepdims=True) + LEAST)
+    shape: tuple[int, int]
+    sizes: tuple[int, ...]
+    reads: tuple[bool, ...]
 
-    return Window(filters(x, width), filters(y, height), jnp.exp(log_intensity)[..., 0])
+    def windows(self, *raw: Float[Array, "n 5"]) -> list[Window]:
+        """The windows at given raw numbers of each."""
+        found, made, (height, width) = _filters(self, jnp.concatenate(raw, axis=-1)), [], self.shape
+        for size in self.sizes:
+            across, down, found = jnp.split(found, (size, 2 * size), axis=1)
+            made.append(Window(across[..., :width], down[..., :height]))
+        return made
+
+    def table(self) -> dict[str, np.ndarray]:
+        """Of every filter: its window, whether it goes down, the pixels there, its place in the window, its power."""
+        columns = []
+        for window, (size, reads) in enumerate(zip(self.sizes, self.reads, strict=True)):
+            apart = (max(self.shape) - 1) / max(size - 1, 1) * (np.arange(size) - (size - 1) / 2)
+            for down in (0, 1):
+                power = 0.0 if down else 1.0 if reads else -1.0
+                columns += [(window, down, self.shape[1 - down], place, power) for place in apart]
+        names = ("window", "down", "pixels", "place", "power")
+        return {name: np.array(column) for name, column in zip(names, zip(*columns, strict=True), strict=True)}
+
+
+def window(raw: Float[Array, "n 5"], size: int, shape: tuple[int, int], *, reads: bool) -> Window:
+    """One window of `size` × `size` filters."""
+    return Layout(shape, (size,), (reads,)).windows(raw)[0]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _filters(layout: Layout, raw: Float[Array, "n r"]) -> Float[Array, "n f p"]:
+    away, precision, _, gain = _placed(layout, raw)
+    weights = jnp.exp(-0.5 * precision[..., None] * away**2)
+    if layout.shape[0] != layout.shape[1]:
+        pixels = layout.table()["pixels"][:, None]
+        weights = weights * (np.arange(max(layout.shape)) < pixels)
+    return weights * (gain / (jnp.sum(weights, axis=-1) + LEAST))[..., None]
+
+
+def _placed(layout, raw):
+    # Of every filter: distances of the pixels from its mean, its precision, how far it is from the centre, its gain.
+    own, bent = layout.table(), _bent(raw)
+    x, log_variance, log_stride, log_intensity = (bent[:, index] for index in _indices(own))
+    stride, gain = own["place"] * jnp.exp(log_stride), jnp.exp(own["power"] * log_intensity)
+    means = (own["pixels"] + 1) / 2 * (x + 1) + stride
+    return np.arange(1, max(layout.shape) + 1) - means[..., None], jnp.exp(-log_variance), stride, gain
+
+
+def _indices(own):
+    # Where the raw numbers of each filter are: its centre, width, stride and intensity.
+    return [RAW * own["window"] + i for i in (own["down"], 2, 3, 4)]
+
+
+def _forward(layout, raw):
+    filters = _filters(layout, raw)
+    return filters, (raw, filters)
+
+
+def _backward(layout, kept, slopes):
+    # With a filter w_p ∝ exp(−½ λ (p − m)²), ∂w_p / ∂m = λ w_p ((p − m) − Σ_q w_q (q − m)), and likewise for log λ.
+    raw, filters = kept
+    away, precision, stride, gain = _placed(layout, raw)
+    credit = slopes * filters
+    plain, first, second = (jnp.sum(credit * away**i, axis=-1) for i in range(3))
+    mean, square = (jnp.sum(filters * away**i, axis=-1) / gain for i in (1, 2))
+    by_mean, by_log_variance = precision * (first - plain * mean), 0.5 * precision * (second - plain * square)
+    own, count = layout.table(), len(layout.sizes)
+    each = [by_mean * (own["pixels"] + 1) / 2, by_log_variance, by_mean * stride, plain * own["power"]]
+    gathers = [np.eye(RAW * count)[index] for index in _indices(own)]  # to which raw number a filter's share goes
+    total = sum(jnp.sum(share[..., None] * gather, axis=1) for share, gather in zip(each, gathers, strict=True))
+    reach = np.tile(REACH, count)
+    return ((1 - (_bent(raw) / reach) ** 2) * total,)
+
+
+_filters.defvjp(_forward, _backward)
+
+
+def _bent(raw):
+    reach = np.tile(REACH, raw.shape[-1] // RAW)
+    return reach * jnp.tanh(raw / reach)
 
 
 def tiling(size: int, shape: tuple[int, int]) -> np.ndarray:
@@ -51,13 +124,17 @@ def tiling(size: int, shape: tuple[int, int]) -> np.ndarray:
     return REACH * np.arctanh(wanted / REACH)
 
 
-def read(window: Window, images: Float[Array, "n g h w"]) -> Float[Array, "n g k k"]:
-    """What the filters see of each of g images: intensity · F_y image F_xᵀ."""
-    rows = jnp.einsum("nkw,nghw->nghk", window.across, images)
-    return window.intensity[:, None, None, None] * jnp.einsum("njh,nghk->ngjk", window.down, rows)
+def _products(window: Window) -> Float[Array, "n k k h w"]:
+    # Never written down: it is summed over as it is made.
+    return window.down[:, :, None, :, None] * window.across[:, None, :, None, :]
+
+
+def read(window: Window, *images: Float[Array, "n h w"]) -> list[Float[Array, "n k k"]]:
+    """What the filters see of each image: F_y image F_xᵀ, intensity included."""
+    products = _products(window)
+    return [jnp.sum(products * image[:, None, None], axis=(-2, -1)) for image in images]
 
 
 def write(window: Window, patch: Float[Array, "n k k"]) -> Float[Array, "n h w"]:
-    """The patch laid on an image: F_yᵀ patch F_x / intensity."""
-    rows = jnp.einsum("njk,nkw->njw", patch, window.across)
-    return jnp.einsum("njh,njw->nhw", window.down, rows) / window.intensity[:, None, None]
+    """The patch laid on an image: F_yᵀ patch F_x, divided by the intensity."""
+    return jnp.sum(_products(window) * patch[:, :, :, None, None], axis=(1, 2))

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..amortised.networks import Dense
-from .attention import RAW, tiling, window, write
+from .attention import RAW, Window, tiling, window, write
 from .base import AbstractModel, bernoulli_log_prob
 from .lstm import LSTM, Memory
 
@@ -83,12 +83,13 @@ class DRAW(AbstractModel):
     def advance(self, canvas: Canvas, z: Float[Array, "n l"]) -> Canvas:
         """The canvas after one more glimpse."""
         memory = self.cell(canvas.memory, z)
-        return self.painted(canvas, memory, self.writer(memory.h))
+        written = self.writer(memory.h)
+        there = window(written[:, :RAW], self.size, self.shape, reads=False)
+        return self.painted(canvas, memory, there, written[:, RAW:])
 
-    def painted(self, canvas: Canvas, memory: Memory, written: Float[Array, "n w"]) -> Canvas:
+    def painted(self, canvas: Canvas, memory: Memory, there: Window, patch: Float[Array, "n w"]) -> Canvas:
         """The canvas with what the writer made of a memory: where, and a patch."""
-        place, patch = written[:, :RAW], written[:, RAW:].reshape(-1, self.size, self.size)
-        added = write(window(place, self.size, self.shape), patch)
+        added = write(there, patch.reshape(-1, self.size, self.size))
         return Canvas(memory, canvas.logits + added.reshape(canvas.logits.shape))
 
     def canvases(self, z: Float[Array, "n d"]) -> Float[Array, "t n i"]:

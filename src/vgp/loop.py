@@ -90,8 +90,9 @@ def update(
         rate = 0.5 * (1 + jnp.cos(jnp.pi * along))
         updates = jax.tree.map(lambda u: (rate * u).astype(u.dtype), updates)
     params = optax.apply_updates(state.params, updates)
+    # Not of the updates too: they would have to be written down before it is known whether they are wanted.
     finite = jnp.isfinite(value)
-    for leaf in jax.tree.leaves((gradient, updates)):
+    for leaf in jax.tree.leaves(gradient):
         finite &= jnp.all(jnp.isfinite(leaf))
     params, moved = jax.tree.map(
         lambda new, old: jnp.where(finite, new, old), (params, moved), (state.params, state.optimizer)

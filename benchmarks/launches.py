@@ -13,12 +13,11 @@ import sys
 FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false --xla_gpu_enable_cublaslt=false"
 os.environ.update(XLA_FLAGS=FLAGS, CUDA_VISIBLE_DEVICES="-1", JAX_SKIP_CUDA_CONSTRAINTS_CHECK="1")
 
-import re  # noqa: E402
-
 import equinox as eqx  # noqa: E402
 import jax  # noqa: E402
 import jax.random as jr  # noqa: E402
 import record  # noqa: E402
+from draw import launches  # noqa: E402
 from jax.experimental import topologies  # noqa: E402
 
 from vgp import loop  # noqa: E402
@@ -39,27 +38,6 @@ device_description_str: "NVIDIA H200"
 TURN = 20  # steps in a program, as an epoch has many
 ROWS = {"dlgm1-vae": 0, "dlgm1-vgp": 8, "dlgm1-vgp-shared": 8, "sbn1-linear": 0, "sbn1-linear-vgp": 4, "draw": 0}
 ROWS |= {"draw-vgp": 0}  # each with its K
-BEGINS = r" (?:fusion|custom-call|copy|reduce|sort|scatter|convolution|dot|dynamic-update-slice|cholesky)\("
-
-
-def launches(text: str) -> float:
-    """Operations that a program starts: those of its loops times their turns, and those around them."""
-    blocks = {
-        match[1]: match[0] for match in re.finditer(r"^(?:ENTRY )?%?([\w.\-]+) \(.*?^}", text, re.MULTILINE | re.DOTALL)
-    }
-
-    def count(name: str) -> float:
-        body = blocks.get(name, "")
-        total = len(re.findall(BEGINS, body))
-        for line in body.splitlines():
-            if " while(" in line:
-                inside = re.search(r"body=%?([\w.\-]+)", line)
-                turns = re.search(r"known_trip_count[^\d]*(\d+)", line)
-                total += (int(turns[1]) if turns else 1) * (count(inside[1]) if inside else 0)
-        return total
-
-    outer = re.search(r"^ENTRY %?([\w.\-]+)", text, re.MULTILINE)
-    return count(outer[1]) if outer else float("nan")
 
 
 def compiled(row: rows.Row, inner: int) -> str:

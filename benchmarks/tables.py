@@ -150,6 +150,15 @@ def dlgm() -> str:
     )
 
 
+def launches() -> str:
+    """Operations that a training step of each row starts on a GPU."""
+    rows = record("launches")["figures"]
+    return table(
+        ["row", "batch", "K", "launches a step"],
+        [[r["row"], r["batch"], r["inner"], f"{r['launches']:.0f}"] for r in rows],
+    )
+
+
 def ablation() -> str:
     """Families with the same networks on 14 × 14 MNIST: means over seeds, and the range of the bound."""
     rows = record("ablation")["figures"]
@@ -270,6 +279,7 @@ TABLES = {
     "ablation": ablation,
     "mnist": mnist,
     "sketch": sketch,
+    "launches": launches,
     "discrete": discrete,
     "dlgm": dlgm,
     "posteriordb": posteriordb,

@@ -20,7 +20,6 @@ from ..gp.kronecker import KroneckerConditioner
 from ..gp.toeplitz import ToeplitzAxis
 from .measure import compiled, exponent, held, peak, seconds
 
-
 TURNS = 5  # calls in one program
 
 

@@ -130,3 +130,12 @@ def test_keep_does_not_write_over_another_run(straight, source, tmp_path):
     for taken in (run.path, tmp_path / "own"):
         result = invoke("keep", run.path, "--out", taken)
         assert result.exit_code == 1 and "holds a run that is not a copy; pass another" in result.output
+
+
+def test_parameters_of_another_size_are_refused(straight, tmp_path):
+    run, progress, _ = straight
+    kept = run.keep(dataclasses.replace(progress, best=progress.best[:, :-64]), tmp_path / "kept")
+    with pytest.raises(
+        ValueError, match=r"parameters of the shape \[2, .*another version or row, train anew with --fresh"
+    ):
+        open_run(kept.path).load()

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import loop
-from ..checkpoint import flatten, read, restore, write
+from ..checkpoint import CheckpointError, flatten, read, restore, write
 from ..data import Images, load
 from ..data.images import READERS
 from . import rows
@@ -103,6 +103,11 @@ class Run:
         progress, together = self.start()
         arrays, meta = read(self.path / STATE)
         best = jnp.asarray(arrays["best"], progress.best.dtype)
+        if best.shape != progress.best.shape:
+            raise CheckpointError(
+                f"'{self.path / STATE}' has parameters of the shape {list(best.shape)}, expected "
+                f"{list(progress.best.shape)}; it is of another version or row, train anew with --fresh."
+            )
         if meta.get("kept"):
             state = self._at(progress.state, best, len(arrays["history"]))
         else:

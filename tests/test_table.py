@@ -122,6 +122,13 @@ def test_the_best_group_of_each_protocol_is_shown(write, tmp_path):
     assert "≈ 86.00" in dynamic and "settings" not in dynamic
 
 
+def test_what_a_run_began_with_is_said(write, tmp_path):
+    write()
+    write(protocol="dynamic", configuration={"begun": "dlgm1-iwae50 at epoch 7"})
+    fixed, dynamic = cells(tmp_path, "dlgm1-vae")[3:]
+    assert "begun with dlgm1-iwae50 at epoch 7" in dynamic and "begun" not in fixed
+
+
 def test_figures_of_different_samples_are_not_averaged(write, tmp_path):
     write(row="dlgm2-iwae50", bound_samples=50)
     write(row="dlgm2-iwae50", bound_samples=50, seed=1, estimate_samples=100, estimate=90.0)

@@ -35,6 +35,11 @@ class Progress:
     since: int = 0  # the epoch at which this schedule began: patience counts from there
     pace: float = 0.0  # seconds an epoch, without the first, in which a step is compiled
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What of it are arrays, but for the state."""
+        figures = {"best_bound": self.best_bound, "history": self.history, "checks": self.checks}
+        return {"best": np.asarray(self.best), **figures}
+
     def told(self) -> dict[str, Any]:
         """What of it is no array."""
         return {"seconds": self.seconds, "ending": self.ending, "since": self.since, "pace": self.pace}
@@ -83,13 +88,7 @@ class Run:
 
     def save(self, progress: Progress) -> None:
         """Writes run.json and state.vgp, or leaves the ones that are there."""
-        arrays = flatten(progress.state, "state") | {
-            "best": np.asarray(progress.best),
-            "best_bound": progress.best_bound,
-            "history": progress.history,
-            "checks": progress.checks,
-        }
-        write(self.path / STATE, arrays, progress.told())
+        write(self.path / STATE, flatten(progress.state, "state") | progress.arrays(), progress.told())
         self.write_description()
 
     def write_description(self) -> None:
@@ -122,14 +121,9 @@ class Run:
         It can be evaluated, drawn from and begun with as any other. Gone on with, it is not the same run bit for bit:
         its optimiser begins anew.
         """
-        arrays = {
-            "best": np.asarray(progress.best, np.float16),
-            "best_bound": progress.best_bound,
-            "history": progress.history,
-            "checks": progress.checks,
-        }
-        kept = dataclasses.replace(self, path=path)
-        write(path / STATE, arrays, {**progress.told(), "kept": True})
+        kept, arrays = dataclasses.replace(self, path=path), progress.arrays()
+        half = {"best": arrays["best"].astype(np.float16)}
+        write(path / STATE, arrays | half, {**progress.told(), "kept": True})
         kept.write_description()
         return kept
 

@@ -36,8 +36,8 @@ def optimizer_of(row: Row) -> optax.GradientTransformation:
 class Layout(NamedTuple):
     """Where the arrays of a tree lie in one vector: each at a multiple of `ALIGNED` numbers, with zeros between them.
 
-    A product reads its weights where they lie. Where they do not begin at such an address a GPU's library takes a
-    slower way, or has none.
+    A product reads its weights where they lie. Where they do not begin at such an address a GPU's library may take a
+    slower way, or have none.
     """
 
     tree: Any

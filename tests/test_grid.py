@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from scipy.linalg import solve_triangular
 
 import vgp
 from vgp.compiling import once
@@ -91,6 +92,26 @@ def test_agrees_with_a_dense_reference(kind, lengthscale, name):
     np.testing.assert_allclose(left, expected[1], atol=1e-4)
     np.testing.assert_allclose(by_t, expected[2], atol=1e-3 * np.abs(expected[2]).max())
     np.testing.assert_allclose(np.reshape(by_root, -1), expected[3], rtol=1e-3, atol=1e-3 * largest)
+
+
+@pytest.mark.parametrize("kind", AXES)
+def test_single_precision_is_not_enough(kind):
+    # What the docs say of a dense factor in single precision, and that ours is none.
+    grid, xi = Grid(64), np.random.default_rng(0).normal(size=50)
+    lengthscale = 8.0  # as long as the grid
+
+    def variance(dtype):
+        s, x = grid.axes[0].astype(dtype), xi.astype(dtype)
+        gram = np.exp(-0.5 * ((s[:, None] - s) / dtype(lengthscale)) ** 2) + dtype(JITTER) * np.eye(64, dtype=dtype)
+        rows = solve_triangular(
+            np.linalg.cholesky(gram), np.exp(-0.5 * ((s[:, None] - x) / dtype(lengthscale)) ** 2), lower=True
+        )
+        return 1 - np.sum(rows**2, axis=0)
+
+    exact = variance(np.float64)
+    _, ours = structured(ARD(1.0, lengthscale**-2), grid, kind).rows(jnp.asarray(xi, jnp.float32)[:, None])
+    assert np.median(np.abs(variance(np.float32) / exact - 1)) > 0.03
+    np.testing.assert_allclose(ours, exact, rtol=3e-3)
 
 
 def test_a_solve_that_is_given_up_is_no_number():

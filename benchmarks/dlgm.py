@@ -28,8 +28,6 @@ BASE = dataclasses.replace(rows.find("dlgm1-vgp-shared"), latent_dim=None, rank=
 def variants() -> dict[str, tuple[rows.Row, int, int]]:
     """Row, K and seeds of everything that is timed."""
     full = dataclasses.replace(BASE, num_data=500, rank=None)
-    several = dataclasses.replace(rows.find("dlgm2-vgp-iw5"), outer=20)
-    shared = dataclasses.replace(several, inputs="shared", rank=16)
     named = {
         "vae": (rows.find("dlgm1-vae"), 0, 1),
         "vae, 3 seeds": (rows.find("dlgm1-vae"), 0, 3),
@@ -49,10 +47,8 @@ def variants() -> dict[str, tuple[rows.Row, int, int]]:
         "vgp, two layers, K = 8": (rows.find("dlgm2-vgp"), 8, 1),
         "dlgm1-vgp-iw5": (rows.find("dlgm1-vgp-iw5"), 4, 1),
         "dlgm2-vgp-iw5": (rows.find("dlgm2-vgp-iw5"), 4, 1),
-        "vgp, two layers, M = 20, K = 0": (several, 0, 1),
-        "vgp, two layers, shared, M = 20, K = 0": (shared, 0, 1),
-        "vgp, two layers, shared, M = 20, K = 1": (shared, 1, 1),
-        "vgp, two layers, shared, M = 50, K = 0": (dataclasses.replace(shared, outer=50), 0, 1),
+        "dlgm1-vgp-iw20": (rows.find("dlgm1-vgp-iw20"), 0, 1),
+        "dlgm2-vgp-iw20": (rows.find("dlgm2-vgp-iw20"), 0, 1),
         "sbn1-linear": (rows.find("sbn1-linear"), 0, 1),
         "sbn1-linear-vgp": (rows.find("sbn1-linear-vgp"), 4, 1),
         "sbn1-linear-vgp, K = 0": (rows.find("sbn1-linear-vgp"), 0, 1),

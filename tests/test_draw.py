@@ -77,7 +77,7 @@ def test_gradient_of_windows(shape):
     layout, rng = Layout(shape, (2, 3), (True, False)), np.random.default_rng(2)
     raw = jnp.asarray(rng.normal(size=(4, 10)), float)
     weights = jnp.asarray(rng.normal(size=(4, 10, max(shape))), float)
-    plain = attention._filters.fun  # the same filters, which automatic differentiation goes through
+    plain = attention._filters.__wrapped__  # the same filters, which automatic differentiation goes through
 
     def total(filters):
         return jax.jit(jax.value_and_grad(lambda raw: jnp.sum(weights * jnp.sin(3 * filters(layout, raw)))))

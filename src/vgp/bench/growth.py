@@ -48,6 +48,7 @@ class Algebra(NamedTuple):
         return solve, (kernel, outputs, xi)
 
 
+# Sizes with small factors: Toeplitz outputs go through a transform of just that many numbers.
 ALGEBRAS = {
     "dense": Algebra(DenseAxis, 1, 64, (500, 1000, 2000, 4000), (50, 100)),
     "Toeplitz": Algebra(ToeplitzAxis, 1, 4, (10_000, 32_000, 100_000, 320_000, 1_000_000), (50, 100)),

@@ -13,7 +13,6 @@ import os
 import re
 import sys
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,7 +21,6 @@ import record
 from dlgm import measure
 
 from vgp import loop
-from vgp.amortised import deferred
 from vgp.data import Bits
 from vgp.experiments import rows, step
 
@@ -30,21 +28,11 @@ PLAIN = rows.find("draw")
 VGP = rows.find("draw-vgp")
 
 
-class Style(NamedTuple):
-    """What a glimpse leaves for its gradient, and how exact products are."""
-
-    kept: Any = deferred.KEPT
-    precision: str | None = None
+USUAL, HALF = None, "bfloat16"  # how exact products are
 
 
-USUAL = Style()
-ALL = Style(kept=jax.checkpoint_policies.everything_saveable)
-NOTHING = Style(kept=jax.checkpoint_policies.nothing_saveable)
-HALF = Style(precision="bfloat16")
-
-
-def variants() -> dict[str, tuple[rows.Row, int, Style]]:
-    """Row, K and style of everything that is timed."""
+def variants() -> dict[str, tuple[rows.Row, int, str | None]]:
+    """Row, K and the precision of products of everything that is timed."""
     change = dataclasses.replace
     plain, wide = change(PLAIN, unroll=8), change(VGP, unroll=8)
     named = {
@@ -53,8 +41,6 @@ def variants() -> dict[str, tuple[rows.Row, int, Style]]:
         "draw, unroll 4": (change(PLAIN, unroll=4), 0, USUAL),
         "draw, unroll 8": (plain, 0, USUAL),
         "draw, unroll 16": (change(PLAIN, unroll=16), 0, USUAL),
-        "draw, unroll 8, all kept": (plain, 0, ALL),
-        "draw, unroll 8, nothing kept": (plain, 0, NOTHING),
         "draw, unroll 8, bfloat16 products": (plain, 0, HALF),
         "draw, unroll 8, batch 256": (change(plain, batch=256), 0, USUAL),
         "draw, unroll 8, batch 512": (change(plain, batch=512), 0, USUAL),
@@ -108,11 +94,9 @@ def main() -> None:
     pixels = Bits.pack(jr.uniform(jr.key(0), (count, 784)) < 0.13)
     jobs = variants()
     made, figures = {}, []
-    for name, (row, inner, style) in jobs.items():  # traced one after another, since the style is a global choice
-        deferred.KEPT = style.kept
-        jax.clear_caches()
+    for name, (row, inner, precision) in jobs.items():  # traced one after another, since precision is a global choice
         small = {"glimpses": 2, "batch": 8, "unroll": 1} if quick else {}
-        with jax.default_matmul_precision(style.precision):
+        with jax.default_matmul_precision(precision):
             made[name] = prepare(dataclasses.replace(row, **small), inner, pixels, turn)
     with ThreadPoolExecutor(2 if quick else 14) as pool:
         compiled = {name: pool.submit(job[0].compile) for name, job in made.items()}

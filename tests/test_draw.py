@@ -15,8 +15,9 @@ from vgp.compiling import once
 from vgp.gp.jitter import cholesky
 from vgp.gradients import DoublyReparameterised, Pathwise, StickingTheLanding
 from vgp.kernels import ARD, Linear
-from vgp.models import DRAW, attention
+from vgp.models import DRAW
 from vgp.models.attention import Layout, read, tiling, window, write
+from vgp.models.glimpse import glimpsed
 from vgp.models.lstm import LSTM, Memory
 from vgp.rivals.vae import GaussianEncoder
 
@@ -73,29 +74,34 @@ def test_windows_that_are_made_together(shape):
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (6, 6)])
-def test_gradient_of_windows(shape):
+def test_gradient_of_a_glimpse(shape):
     layout, rng = Layout(shape, (2, 3), (True, False)), np.random.default_rng(2)
-    raw = jnp.asarray(rng.normal(size=(4, 10)), float)
-    weights = jnp.asarray(rng.normal(size=(4, 10, max(shape))), float)
-    plain = attention._filters.__wrapped__  # the same filters, which automatic differentiation goes through
+    raw, patch, logits = (jnp.asarray(rng.normal(size=(4, *size)), float) for size in ((10,), (3, 3), shape))
+    x = jnp.asarray(rng.integers(0, 2, (4, *shape)), float)
+    plain = glimpsed.__wrapped__  # the same glimpse, which automatic differentiation goes through
 
-    def total(filters):
-        return jax.jit(jax.value_and_grad(lambda raw: jnp.sum(weights * jnp.sin(3 * filters(layout, raw)))))
+    def total(glimpse):
+        def value(*given):
+            canvas, seen = glimpse(layout, *given, x)
+            return jnp.sum(jnp.sin(3 * canvas)) + jnp.sum(jnp.cos(2 * seen) * jnp.arange(1.0, 9.0).reshape(2, 2, 2))
 
-    (value, slope), (expected, slopes) = total(attention._filters)(raw), total(plain)(raw)
+        return jax.jit(jax.value_and_grad(value, argnums=(0, 1, 2)))(raw, patch, logits)
+
+    (value, slopes), (expected, wanted) = total(glimpsed), total(plain)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
-    np.testing.assert_allclose(slope, slopes, rtol=1e-3, atol=1e-4 * np.abs(slopes).max())
-    assert (np.abs(slopes).max(0) > 1e-3).all()  # every number matters
+    for slope, want in zip(slopes, wanted, strict=True):
+        np.testing.assert_allclose(slope, want, rtol=1e-3, atol=1e-4 * np.abs(want).max())
+        assert (np.abs(want).max(0) > 1e-3).all()  # every number matters
 
 
 @once
 def attended(raw, size):
-    image = jnp.linspace(-1, 1, 28 * 28).reshape(1, 28, 28)
+    layout = Layout((28, 28), (size, size), (True, False))
+    x, patch = jnp.linspace(-1, 1, 28 * 28).reshape(1, 28, 28), jnp.linspace(-1, 1, size**2).reshape(1, size, size)
 
     def one(raw):
-        (seen,) = read(window(raw[None], size, (28, 28), reads=True), image)
-        drawn = write(window(raw[None], size, (28, 28), reads=False), seen)
-        return jnp.sum(jnp.sin(drawn + jnp.sum(seen)))
+        canvas, seen = glimpsed(layout, jnp.tile(raw, 2)[None], patch, 0.5 * x, x)
+        return jnp.sum(jnp.sin(canvas + jnp.sum(seen)))
 
     return jax.vmap(jax.value_and_grad(one))(raw)
 

@@ -1,42 +1,60 @@
-"""A loop whose linear layers get the gradients of their weights after it.
+"""A loop whose backward pass does only what has to wait for the step after it.
 
-The gradient of a layer that is used at every step of a loop is a sum over the steps. Taken one by one these are many
-small matrix products, each with a launch of its own; with the layer's inputs and the gradients of its outputs kept, the
-sum is one large product.
+A loop of many small steps takes as long on a GPU as the launches of its operations. So the way forward keeps no more
+than where each step began and what its linear layers gave. From these, all steps at once, follows everything that the
+derivative needs and that does not depend on what comes back: a few large operations in place of many small ones. The
+way back, step by step, is then linear in what comes back. The gradients of the layers' weights, and of all else that
+the steps share, are again sums over all steps, taken after the loop.
 """
 
-from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .networks import Dense, Joined
 
-# What a step leaves for its gradient besides where it began: the products. The rest costs less to compute again, within
-# operations that are there anyway, than to write down and read.
-KEPT = jax.checkpoint_policies.dots_saveable
-
 
 class Note:
-    """Where a layer leaves its input while a step is traced."""
+    """What a layer leaves while a step is traced: its input, and its output."""
 
     x: Any = None
+    whole: Any = None
 
 
 class Noted(eqx.Module):
-    """A layer that adds `shift` to its output and leaves its input in `note`."""
+    """A layer that leaves its output in `note`."""
 
     layer: Dense | Joined
-    shift: Float[Array, "n o"]
     note: Note = eqx.field(static=True)
 
     def __call__(self, x):
-        assert self.note.x is None, "used twice in a step"
+        assert self.note.whole is None, "used twice in a step"
+        self.note.whole = x @ self.layer.weight + self.layer.bias
+        return self.layer.given(self.note.whole)
+
+
+class Replayed(eqx.Module):
+    """A layer whose output is known; it leaves its input in `note`."""
+
+    layer: Dense | Joined
+    whole: Float[Array, "n o"]
+    note: Note = eqx.field(static=True)
+
+    def __call__(self, x):
+        weight = self.layer.weight
+
+        @jax.custom_vjp
+        def known(x, whole):
+            return whole
+
+        def back(_, slope):
+            return slope @ weight.T, slope
+
+        known.defvjp(lambda x, whole: (whole, None), back)
         self.note.x = x
-        return self.layer.given(x @ self.layer.weight + self.layer.bias + self.shift)
+        return self.layer.given(known(x, self.whole))
 
 
 def scan(body, modules: Any, where, carry, inputs, *, unroll: int = 1):
@@ -45,34 +63,55 @@ def scan(body, modules: Any, where, carry, inputs, *, unroll: int = 1):
     `body` must not close over anything that is differentiated. Only reverse mode.
     """
     arrays, static = eqx.partition(modules, eqx.is_array)
-    length, rows = jax.tree.leaves(inputs)[0].shape[0], jax.tree.leaves(carry)[0].shape[0]
 
-    def walk(layers, rest, shifts, carry, inputs):
-        def step(carry, given):
-            shifts, inputs = given
-            noted = [Noted(layer, shift, Note()) for layer, shift in zip(layers, shifts, strict=True)]
-            carry, out = body(eqx.tree_at(where, eqx.combine(rest, static), noted, is_leaf=_none), carry, inputs)
-            return carry, (out, [layer.note.x for layer in noted])
+    def taken_apart(arrays):
+        layers = [eqx.combine(part, whole) for part, whole in zip(where(arrays), where(modules), strict=True)]
+        return layers, eqx.tree_at(where, arrays, [None] * len(layers))
 
-        carry, (out, notes) = jax.lax.scan(jax.checkpoint(step, policy=KEPT), carry, (shifts, inputs), unroll=unroll)
-        return (carry, out), notes
+    def put(layers, rest):
+        return eqx.tree_at(where, eqx.combine(rest, static), layers, is_leaf=_none)
 
     @jax.custom_vjp
     def run(arrays, carry, inputs):
         return forward(arrays, carry, inputs)[0]
 
     def forward(arrays, carry, inputs):
-        layers = [eqx.combine(part, whole) for part, whole in zip(where(arrays), where(modules), strict=True)]
-        rest = eqx.tree_at(where, arrays, [None] * len(layers))
-        shifts = [jnp.zeros((length, rows, layer.bias.shape[0]), layer.bias.dtype) for layer in layers]
-        out, pull, notes = jax.vjp(partial(walk, layers), rest, shifts, carry, inputs, has_aux=True)
-        return out, (pull, notes, where(arrays))
+        layers, rest = taken_apart(arrays)
 
-    def backward(residuals, slopes):
-        pull, notes, layers = residuals
-        rest, shifts, carry, inputs = pull(slopes)
-        found = [_credited(*each) for each in zip(layers, notes, shifts, strict=True)]
-        return eqx.tree_at(where, rest, found, is_leaf=_none), carry, inputs
+        def step(carry, inputs):
+            noted = [Noted(layer, Note()) for layer in layers]
+            after, out = body(put(noted, rest), carry, inputs)
+            return after, (out, carry, [layer.note.whole for layer in noted])
+
+        after, (out, before, wholes) = jax.lax.scan(step, carry, inputs, unroll=unroll)
+        return (after, out), (arrays, before, inputs, wholes)
+
+    def backward(kept, slopes):
+        arrays, before, inputs, wholes = kept
+        layers, rest = taken_apart(arrays)
+
+        def again(rest, carry, inputs, wholes):
+            known = [Replayed(layer, whole, Note()) for layer, whole in zip(layers, wholes, strict=True)]
+            return body(put(known, rest), carry, inputs), [layer.note.x for layer in known]
+
+        def linear(*step):
+            _, pull, xs = jax.vjp(lambda *step: again(rest, *step), *step, has_aux=True)
+            return pull, xs
+
+        def back(slope, given):
+            pull, by_out = given
+            by_before, by_inputs, by_wholes = pull((slope, by_out))
+            return by_before, (by_inputs, by_wholes, slope)
+
+        steps = before, inputs, wholes
+        pulls, xs = jax.vmap(linear)(*steps)
+        by_start, (by_inputs, by_wholes, by_after) = jax.lax.scan(
+            back, slopes[0], (pulls, slopes[1]), reverse=True, unroll=unroll
+        )
+        shared = jax.vjp(lambda rest: jax.vmap(lambda *step: again(rest, *step)[0])(*steps), rest)[1]
+        (by_rest,) = shared((by_after, slopes[1]))
+        found = [_credited(*each) for each in zip(where(arrays), xs, by_wholes, strict=True)]
+        return eqx.tree_at(where, by_rest, found, is_leaf=_none), by_start, by_inputs
 
     run.defvjp(forward, backward)
     return run(arrays, carry, inputs)

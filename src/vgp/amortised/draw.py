@@ -14,7 +14,8 @@ from ..families.base import AbstractHierarchical, AbstractView, frozen
 from ..families.process import Collapsed, Process, log_standard_normal
 from ..gp import AbstractConditioner, Conditioner
 from ..models.attention import RAW, Layout, read, tiling, window
-from ..models.draw import DRAW, Drawing
+from ..models.draw import DRAW, Canvas, Drawing
+from ..models.glimpse import glimpsed
 from ..models.lstm import LSTM
 from ..noise import standard_normal
 from .base import AbstractEncoder
@@ -143,20 +144,21 @@ class DrawView(AbstractView):
         after = Joined(encoder.reader, model.writer)  # both see the decoder's memory
         layout = Layout(model.shape, (encoder.size, model.size), (True, False))
 
-        def glimpse(modules, carry, inputs):
+        def step(modules, carry, inputs):
             encoder, model, after, x = modules
-            memory, canvas, there = carry
+            memory, canvas, seen = carry
             xi, rows, noise, z = inputs
-            lacking = x - jax.nn.sigmoid(canvas.logits).reshape(x.shape)
-            seen = [patch.reshape(n, -1) for patch in read(there, x, lacking)]
-            memory = encoder.cell(memory, *seen, canvas.memory.h)
+            memory = encoder.cell(memory, seen.reshape(n, -1), canvas.memory.h)
             if z is None:
                 q: Any = Collapsed(_at_rows(encoder.process(memory.h), rows)).conditional(xi).base_dist
                 z = q.loc + q.scale * noise
             drawn = model.cell(canvas.memory, z)
             place, written = after(drawn.h)
-            there, here = layout.windows(place, written[:, :RAW])
-            return (memory, model.painted(canvas, drawn, here, written[:, RAW:]), there), (z, memory.h)
+            raw = jnp.concatenate([place, written[:, :RAW]], axis=-1)
+            patch, logits = written[:, RAW:].reshape(n, model.size, model.size), canvas.logits.reshape(x.shape)
+            glimpse: Any = glimpsed(layout, raw, patch, logits, x)
+            logits, seen = glimpse
+            return (memory, Canvas(drawn, logits.reshape(n, -1)), seen), (z, memory.h)
 
         def layers(modules):
             encoder, model, after, _ = modules
@@ -165,10 +167,11 @@ class DrawView(AbstractView):
 
         blank = model.begin(n)
         there = window(encoder.reader(blank.memory.h), encoder.size, model.shape, reads=True)
-        start = encoder.cell.begin(n), blank, there
+        seen = jnp.stack(read(there, x, x - jax.nn.sigmoid(blank.logits).reshape(x.shape)), axis=1)
+        start = encoder.cell.begin(n), blank, seen
         inputs = y, self._rows(y) if z is None else None, noise, given
         modules = encoder, model, after, x
-        (_, canvas, _), (drawn, features) = scan(glimpse, modules, layers, start, inputs, unroll=encoder.unroll)
+        (_, canvas, _), (drawn, features) = scan(step, modules, layers, start, inputs, unroll=encoder.unroll)
         return Drawing(
             z=drawn.swapaxes(0, 1).reshape(n, -1),
             canvas=canvas.logits,

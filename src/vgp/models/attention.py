@@ -1,13 +1,11 @@
 """Selective attention (Gregor et al. 2015): a grid of Gaussian filters on an image, to read it or to write on it.
 
 A glimpse is a chain of small operations, each as long on a GPU as its launch. So all filters that one network places
-are made at once, with a derivative that is a few sums over pixels, and images are read and written in one sum each.
+are made at once, and images are read and written in one sum each.
 """
 
-from functools import partial
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -60,52 +58,18 @@ def window(raw: Float[Array, "n 5"], size: int, shape: tuple[int, int], *, reads
     return Layout(shape, (size,), (reads,)).windows(raw)[0]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _filters(layout: Layout, raw: Float[Array, "n r"]) -> Float[Array, "n f p"]:
-    away, precision, _, gain = _placed(layout, raw)
-    weights = jnp.exp(-0.5 * precision[..., None] * away**2)
-    if layout.shape[0] != layout.shape[1]:
-        pixels = layout.table()["pixels"][:, None]
-        weights = weights * (np.arange(max(layout.shape)) < pixels)
-    return weights * (gain / (jnp.sum(weights, axis=-1) + LEAST))[..., None]
-
-
-def _placed(layout, raw):
-    # Of every filter: distances of the pixels from its mean, its precision, how far it is from the centre, its gain.
+    # All filters over the pixels of the longer side, window by window, of each those across first.
     own, bent = layout.table(), _bent(raw)
-    x, log_variance, log_stride, log_intensity = (bent[:, index] for index in _indices(own))
-    stride, gain = own["place"] * jnp.exp(log_stride), jnp.exp(own["power"] * log_intensity)
-    means = (own["pixels"] + 1) / 2 * (x + 1) + stride
-    return np.arange(1, max(layout.shape) + 1) - means[..., None], jnp.exp(-log_variance), stride, gain
-
-
-def _indices(own):
-    # Where the raw numbers of each filter are: its centre, width, stride and intensity.
-    return [RAW * own["window"] + i for i in (own["down"], 2, 3, 4)]
-
-
-def _forward(layout, raw):
-    filters = _filters(layout, raw)
-    return filters, (raw, filters)
-
-
-def _backward(layout, kept, slopes):
-    # With a filter w_p ∝ exp(−½ λ (p − m)²), ∂w_p / ∂m = λ w_p ((p − m) − Σ_q w_q (q − m)), and likewise for log λ.
-    raw, filters = kept
-    away, precision, stride, gain = _placed(layout, raw)
-    credit = slopes * filters
-    plain, first, second = (jnp.sum(credit * away**i, axis=-1) for i in range(3))
-    mean, square = (jnp.sum(filters * away**i, axis=-1) / gain for i in (1, 2))
-    by_mean, by_log_variance = precision * (first - plain * mean), 0.5 * precision * (second - plain * square)
-    own, count = layout.table(), len(layout.sizes)
-    each = [by_mean * (own["pixels"] + 1) / 2, by_log_variance, by_mean * stride, plain * own["power"]]
-    gathers = [np.eye(RAW * count)[index] for index in _indices(own)]  # to which raw number a filter's share goes
-    total = sum(jnp.sum(share[..., None] * gather, axis=1) for share, gather in zip(each, gathers, strict=True))
-    reach = np.tile(REACH, count)
-    return ((1 - (_bent(raw) / reach) ** 2) * total,)
-
-
-_filters.defvjp(_forward, _backward)
+    indices = [RAW * own["window"] + i for i in (own["down"], 2, 3, 4)]
+    x, log_variance, log_stride, log_intensity = (bent[:, index] for index in indices)
+    means = (own["pixels"] + 1) / 2 * (x + 1) + own["place"] * jnp.exp(log_stride)
+    away = np.arange(1, max(layout.shape) + 1) - means[..., None]
+    weights = jnp.exp(-0.5 * jnp.exp(-log_variance)[..., None] * away**2)
+    if layout.shape[0] != layout.shape[1]:
+        weights = weights * (np.arange(max(layout.shape)) < own["pixels"][:, None])
+    gain = jnp.exp(own["power"] * log_intensity)
+    return weights * (gain / (jnp.sum(weights, axis=-1) + LEAST))[..., None]
 
 
 def _bent(raw):

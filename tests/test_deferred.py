@@ -15,11 +15,11 @@ CARRY = 0.3 * jr.normal(KEYS[3], (3, 2))
 INPUTS = jr.normal(jr.key(1), (6, 3, 3))
 
 
-def body(modules, carry, x):
-    first, second, factor = modules
-    h = jnp.tanh(first(jnp.concatenate([carry, x], axis=-1)))
-    carry, out = second(h)
-    return factor * jnp.tanh(carry), out
+def body(modules, carry, x, told=False):
+    first, second, factor = modules  # the factor acts before a layer and after one
+    whole = first(jnp.concatenate([carry, jnp.sin(factor * x)], axis=-1))
+    carry, out = second(jnp.tanh(whole))
+    return factor * jnp.tanh(carry), (out, whole) if told else out
 
 
 def where(modules):
@@ -28,20 +28,22 @@ def where(modules):
 
 def value(scan):
     def of(modules, carry, inputs):
-        carry, out = scan(modules, carry, inputs)
-        return jnp.sum(jnp.sin(out)) + jnp.sum(carry**2)
+        carry, out, whole = scan(modules, carry, inputs)
+        return jnp.sum(jnp.sin(out)) + jnp.sum(carry**2) + jnp.sum(jnp.cos(whole))
 
     return jax.value_and_grad(of, argnums=(0, 1, 2))
 
 
 def plain(modules, carry, inputs):
-    return jax.lax.scan(lambda carry, x: body(modules, carry, x), carry, inputs)
+    carry, (out, whole) = jax.lax.scan(lambda carry, x: body(modules, carry, x, told=True), carry, inputs)
+    return carry, out, whole
 
 
 @pytest.mark.parametrize("unroll", [1, 4])
 def test_same_as_a_plain_loop(unroll):
     def later(modules, carry, inputs):
-        return deferred.scan(body, modules, where, carry, inputs, unroll=unroll)
+        carry, out, (whole,) = deferred.scan(body, modules, where, carry, inputs, told=(0,), unroll=unroll)
+        return carry, out, whole
 
     expected, found = value(plain)(MODULES, CARRY, INPUTS), jax.jit(value(later))(MODULES, CARRY, INPUTS)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)

@@ -43,9 +43,9 @@ def by_hand(raw, size, shape):
 
 
 def bent_back(raw):
-    """Raw numbers that a window bends to these, by a tanh of its reach."""
-    reach = np.array([4.0, 4.0, 8.0, 6.0, 6.0])
-    return jnp.asarray(reach * np.arctanh(raw / reach))
+    """Raw numbers that a window bends to these, by a tanh between its limits."""
+    low, high = np.array([-1, -1, -2.5, -4, -4]), np.array([1, 1, 7, 0.5, 4])
+    return jnp.asarray((low + high) / 2 + (high - low) / 2 * np.arctanh((2 * raw - low - high) / (high - low)))
 
 
 def test_windows_read_and_write():
@@ -112,8 +112,12 @@ def test_attention_at_extremes(size):
     far = [0.0, 3.0, -3.0, 30.0, -30.0, 1e6, -1e6, 1e30, -1e30]
     rows = [np.eye(5)[i] * value for i in range(5) for value in far]
     rows += [np.full(5, value) for value in far] + list(np.random.default_rng(0).normal(size=(50, 5)) * 100)
-    values, slopes = attended(jnp.asarray(np.stack(rows), jnp.float32), size)
+    raw = jnp.asarray(np.stack(rows), jnp.float32)
+    values, slopes = attended(raw, size)
     assert np.isfinite(values).all() and np.isfinite(slopes).all()
+    # Wherever it is, a window has a filter on the image, across and down.
+    for side in once(lambda raw: window(raw, size, (28, 28), reads=False))(raw.at[:, 4].set(0.0)):
+        assert (np.asarray(side).sum(-1).max(-1) > 0.99).all()
 
 
 # ---------------------------------------------------------------- the recurrent cell
@@ -223,7 +227,8 @@ def test_a_drawing_is_what_the_model_draws():
     assert canvases.shape == (GLIMPSES, 2 * B, 6) and drawing.z.shape == (2 * B, 4)
     for found in (canvases[-1], again.canvas):
         np.testing.assert_allclose(drawing.canvas, found, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(drawing.features, again.features, rtol=1e-4, atol=1e-5)
+    for one, other in zip(jax.tree.leaves(drawing.process), jax.tree.leaves(again.process), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(drawing.z, again.z)
 
 

@@ -17,14 +17,14 @@ from .networks import Dense, Joined
 
 
 class Note:
-    """What a layer leaves while a step is traced: its input, and its output."""
+    """What a layer leaves while a step is traced: its input and its output."""
 
     x: Any = None
     whole: Any = None
 
 
 class Noted(eqx.Module):
-    """A layer that leaves its output in `note`."""
+    """A layer that leaves a note."""
 
     layer: Dense | Joined
     note: Note = eqx.field(static=True)
@@ -35,32 +35,34 @@ class Noted(eqx.Module):
         return self.layer.given(self.note.whole)
 
 
-class Replayed(eqx.Module):
-    """A layer whose output is known; it leaves its input in `note`."""
+class Known(eqx.Module):
+    """A layer whose output is known beforehand, whatever its input. With `follow` gradients go to the input too."""
 
     layer: Dense | Joined
     whole: Float[Array, "n o"]
-    note: Note = eqx.field(static=True)
+    note: Note = eqx.field(static=True, default_factory=Note)
+    follow: bool = eqx.field(static=True, default=False)
 
     def __call__(self, x):
+        self.note.x, self.note.whole = x, self._followed(x) if self.follow else self.whole
+        return self.layer.given(self.note.whole)
+
+    def _followed(self, x):
         weight = self.layer.weight
 
         @jax.custom_vjp
         def known(x, whole):
             return whole
 
-        def back(_, slope):
-            return slope @ weight.T, slope
-
-        known.defvjp(lambda x, whole: (whole, None), back)
-        self.note.x = x
-        return self.layer.given(known(x, self.whole))
+        known.defvjp(lambda x, whole: (whole, None), lambda _, slope: (slope @ weight.T, slope))
+        return known(x, self.whole)
 
 
-def scan(body, modules: Any, where, carry, inputs, *, unroll: int = 1):
+def scan(body, modules: Any, where, carry, inputs, *, told: tuple[int, ...] = (), unroll: int = 1):
     """`jax.lax.scan` of `body(modules, carry, inputs)`, where `where(modules)` are layers that it uses once a step.
 
-    `body` must not close over anything that is differentiated. Only reverse mode.
+    Returns the last carry, what `body` gave at each step, and the outputs of the layers with the numbers `told`. `body`
+    must not close over anything that is differentiated. Only reverse mode.
     """
     arrays, static = eqx.partition(modules, eqx.is_array)
 
@@ -68,8 +70,8 @@ def scan(body, modules: Any, where, carry, inputs, *, unroll: int = 1):
         layers = [eqx.combine(part, whole) for part, whole in zip(where(arrays), where(modules), strict=True)]
         return layers, eqx.tree_at(where, arrays, [None] * len(layers))
 
-    def put(layers, rest):
-        return eqx.tree_at(where, eqx.combine(rest, static), layers, is_leaf=_none)
+    def stepped(layers, rest, carry, inputs):
+        return body(eqx.tree_at(where, eqx.combine(rest, static), layers, is_leaf=_none), carry, inputs)
 
     @jax.custom_vjp
     def run(arrays, carry, inputs):
@@ -80,36 +82,41 @@ def scan(body, modules: Any, where, carry, inputs, *, unroll: int = 1):
 
         def step(carry, inputs):
             noted = [Noted(layer, Note()) for layer in layers]
-            after, out = body(put(noted, rest), carry, inputs)
+            after, out = stepped(noted, rest, carry, inputs)
             return after, (out, carry, [layer.note.whole for layer in noted])
 
         after, (out, before, wholes) = jax.lax.scan(step, carry, inputs, unroll=unroll)
-        return (after, out), (arrays, before, inputs, wholes)
+        return (after, out, [wholes[i] for i in told]), (arrays, before, inputs, wholes)
 
     def backward(kept, slopes):
-        arrays, before, inputs, wholes = kept
+        arrays, *steps = kept
+        by_after, by_out, by_told = slopes
         layers, rest = taken_apart(arrays)
 
-        def again(rest, carry, inputs, wholes):
-            known = [Replayed(layer, whole, Note()) for layer, whole in zip(layers, wholes, strict=True)]
-            return body(put(known, rest), carry, inputs), [layer.note.x for layer in known]
+        def again(rest, carry, inputs, wholes, follow):
+            known = [Known(layer, whole, Note(), follow) for layer, whole in zip(layers, wholes, strict=True)]
+            found = stepped(known, rest, carry, inputs)
+            return (found, [known[i].note.whole for i in told]), [layer.note.x for layer in known]
 
         def linear(*step):
-            _, pull, xs = jax.vjp(lambda *step: again(rest, *step), *step, has_aux=True)
+            _, pull, xs = jax.vjp(lambda *step: again(rest, *step, follow=True), *step, has_aux=True)
             return pull, xs
 
-        def back(slope, given):
-            pull, by_out = given
-            by_before, by_inputs, by_wholes = pull((slope, by_out))
-            return by_before, (by_inputs, by_wholes, slope)
+        def back(by_after, given):
+            pull, by_out, by_told = given
+            by_before, by_inputs, by_wholes = pull(((by_after, by_out), by_told))
+            return by_before, (by_inputs, by_wholes, by_after)
 
-        steps = before, inputs, wholes
+        def beside(rest):  # where what the steps share goes, but by way of a layer
+            (found, _), xs = jax.vmap(lambda *step: again(rest, *step, follow=False))(*steps)
+            return found, xs
+
         pulls, xs = jax.vmap(linear)(*steps)
-        by_start, (by_inputs, by_wholes, by_after) = jax.lax.scan(
-            back, slopes[0], (pulls, slopes[1]), reverse=True, unroll=unroll
+        by_start, (by_inputs, by_wholes, by_afters) = jax.lax.scan(
+            back, by_after, (pulls, by_out, by_told), reverse=True, unroll=unroll
         )
-        shared = jax.vjp(lambda rest: jax.vmap(lambda *step: again(rest, *step)[0])(*steps), rest)[1]
-        (by_rest,) = shared((by_after, slopes[1]))
+        by_xs = [slope @ layer.weight.T for slope, layer in zip(by_wholes, layers, strict=True)]
+        (by_rest,) = jax.vjp(beside, rest)[1](((by_afters, by_out), by_xs))
         found = [_credited(*each) for each in zip(where(arrays), xs, by_wholes, strict=True)]
         return eqx.tree_at(where, by_rest, found, is_leaf=_none), by_start, by_inputs
 

@@ -19,7 +19,7 @@ from ..models.glimpse import glimpsed
 from ..models.lstm import LSTM
 from ..noise import standard_normal
 from .base import AbstractEncoder
-from .deferred import scan
+from .deferred import Known, scan
 from .networks import Dense, Joined
 
 
@@ -65,10 +65,12 @@ class DrawEncoder(AbstractEncoder):
         prepared = eqx.tree_at(lambda q: q.head, self, self.head.prepared())
         return DrawGiven(dim=self.dim, encoder=prepared, model=model, x=x)
 
-    def process(self, features: Float[Array, "n u"]) -> Process:
-        """The process of every row."""
-        given: Any = self.head.at(features)
-        return given.process
+    def process(self, features: Float[Array, "n u"], whole: Float[Array, "n o"] | None = None) -> Process:
+        """The process of every row; `whole` is what the heads give there, where it is known."""
+        head: Any = self.head
+        if whole is not None:
+            head = eqx.tree_at(lambda head: head.heads, head, Known(head.heads, whole))
+        return head.at(features).process
 
 
 class DrawGiven(AbstractHierarchical):
@@ -131,9 +133,9 @@ class DrawView(AbstractView):
 
     def parts(self, z: Any, y):
         glimpses, n = self.model.glimpses, len(z)
-        features = self.run(y, z=z.z).features if self.again else z.features
+        process = self.run(y, z=z.z).process if self.again else z.process
         own = z.z.reshape(n, glimpses, -1).swapaxes(0, 1).reshape(glimpses * n, -1)
-        return [(Collapsed(self.encoder.process(features)), own, y.reshape(glimpses * n, -1))]
+        return [(Collapsed(process), own, y.reshape(glimpses * n, -1))]
 
     def run(self, y: Float[Array, "t n c"], noise: Float[Array, "t n l"] | None = None, z=None) -> Drawing:
         """All glimpses in turn: with z drawn from q by way of `noise`, or z as given."""
@@ -171,12 +173,13 @@ class DrawView(AbstractView):
         start = encoder.cell.begin(n), blank, seen
         inputs = y, self._rows(y) if z is None else None, noise, given
         modules = encoder, model, after, x
-        (_, canvas, _), (drawn, features) = scan(step, modules, layers, start, inputs, unroll=encoder.unroll)
-        return Drawing(
-            z=drawn.swapaxes(0, 1).reshape(n, -1),
-            canvas=canvas.logits,
-            features=features.reshape(-1, features.shape[-1]),
+        told = () if given is not None else (len(layers(modules)) - 1,)  # the heads give all of q
+        (_, canvas, _), (drawn, features), wholes = scan(
+            step, modules, layers, start, inputs, told=told, unroll=encoder.unroll
         )
+        features, *whole = (each.reshape(-1, each.shape[-1]) for each in (features, *wholes))
+        process = encoder.process(features, *whole)
+        return Drawing(z=drawn.swapaxes(0, 1).reshape(n, -1), canvas=canvas.logits, process=process)
 
     def _rows(self, y):
         # What depends on ξ alone is done for all glimpses at once, before the loop.

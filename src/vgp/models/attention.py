@@ -11,7 +11,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 RAW = 5  # numbers that place a window: centre across and down, filter width, stride, intensity
-REACH = np.array([4.0, 4.0, 8.0, 6.0, 6.0])  # they are bent to stay within this, so that nothing overflows
+# They are bent to stay between these, in logarithms from the third on. A window whose filters all lie beside the image,
+# or between two pixels, would see nothing, and no gradient would bring it back.
+LOWEST = np.array([-1.0, -1.0, -2.5, -4.0, -4.0])
+HIGHEST = np.array([1.0, 1.0, 7.0, 0.5, 4.0])
+MIDDLE, REACH = (HIGHEST + LOWEST) / 2, (HIGHEST - LOWEST) / 2
 LEAST = 1e-8  # of the sum of a filter: one that lies outside of the image reads next to nothing
 
 
@@ -73,8 +77,8 @@ def _filters(layout: Layout, raw: Float[Array, "n r"]) -> Float[Array, "n f p"]:
 
 
 def _bent(raw):
-    reach = np.tile(REACH, raw.shape[-1] // RAW)
-    return reach * jnp.tanh(raw / reach)
+    middle, reach = (np.tile(each, raw.shape[-1] // RAW) for each in (MIDDLE, REACH))
+    return middle + reach * jnp.tanh((raw - middle) / reach)
 
 
 def tiling(size: int, shape: tuple[int, int]) -> np.ndarray:
@@ -85,7 +89,7 @@ def tiling(size: int, shape: tuple[int, int]) -> np.ndarray:
     longest = max(shape)
     stride, usual = longest / size, (longest - 1) / max(size - 1, 1)
     wanted = np.array([0.0, 0.0, 2 * np.log(stride / 2), np.log(stride / usual), 0.0])
-    return REACH * np.arctanh(wanted / REACH)
+    return MIDDLE + REACH * np.arctanh(np.clip((wanted - MIDDLE) / REACH, -0.95, 0.95))
 
 
 def _products(window: Window) -> Float[Array, "n k k h w"]:

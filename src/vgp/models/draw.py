@@ -26,12 +26,12 @@ class Canvas(NamedTuple):
 class Drawing(eqx.Module):
     """n draws of z with what became of them, so that nothing of it has to be computed twice.
 
-    `canvas` is the finished one; `features` are what the encoder made its q from at every glimpse, glimpses × n rows.
+    `canvas` is the finished one; `process` is the encoder's q of every glimpse, glimpses × n rows.
     """
 
     z: Float[Array, "n d"]
     canvas: Float[Array, "n i"]
-    features: Float[Array, "m u"]
+    process: Any
 
     def __len__(self):
         return len(self.z)

@@ -14,7 +14,7 @@ RAW = 5  # numbers that place a window: centre across and down, filter width, st
 # They are bent to stay between these, in logarithms from the third on. A window whose filters all lie beside the image,
 # or between two pixels, would see nothing, and no gradient would bring it back.
 LOWEST = np.array([-1.0, -1.0, -2.5, -4.0, -4.0])
-HIGHEST = np.array([1.0, 1.0, 7.0, 0.5, 4.0])
+HIGHEST = np.array([1.0, 1.0, 7.0, 0.0, 4.0])
 MIDDLE, REACH = (HIGHEST + LOWEST) / 2, (HIGHEST - LOWEST) / 2
 LEAST = 1e-8  # of the sum of a filter: one that lies outside of the image reads next to nothing
 
@@ -29,8 +29,8 @@ class Window(NamedTuple):
 class Layout(NamedTuple):
     """What windows there are on an image of `shape` (height, width): N of each, and whether it reads or writes.
 
-    Reading multiplies by the intensity, writing divides by it. At raw numbers of zero a window has its centre in the
-    middle, filters of a pixel's width, and a stride that covers the image.
+    Reading multiplies by the intensity, writing divides by it. Raw numbers of zero stand for a centre in the middle,
+    filters of a pixel's width, a stride that covers the image and an intensity of one, all but for the bend.
     """
 
     shape: tuple[int, int]

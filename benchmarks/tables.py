@@ -159,6 +159,15 @@ def launches() -> str:
     )
 
 
+def draw() -> str:
+    """Milliseconds of a training step of DRAW."""
+    rows = record("draw")["figures"]
+    return table(
+        ["step", "ms", "of plain DRAW's", "launches"],
+        [[r["name"], f"{r['ms']:.2f}", f"{r['ratio']:.2f}", f"{r['launches']:.0f}"] for r in rows],
+    )
+
+
 def ablation() -> str:
     """Families with the same networks on 14 × 14 MNIST: means over seeds, and the range of the bound."""
     rows = record("ablation")["figures"]
@@ -280,6 +289,7 @@ TABLES = {
     "mnist": mnist,
     "sketch": sketch,
     "launches": launches,
+    "draw": draw,
     "discrete": discrete,
     "dlgm": dlgm,
     "posteriordb": posteriordb,

@@ -1,17 +1,18 @@
-"""Rows of the tables, side by side on one GPU: trained, evaluated, recorded.
+"""Rows of the tables on one GPU: trained, evaluated, recorded.
 
-    VGP_DATA=... python benchmarks/runs.py dlgm1-vae:fixed:300:3 draw-sketch:fixed:100,200:1 --seconds 500 --runs runs
+    VGP_DATA=... python benchmarks/runs.py dlgm1-vae:fixed:300:3 "draw:fixed:300:1 --batch 256" --seconds 500
 
-A job is ROW:PROTOCOL:EPOCHS:SEEDS, and all start at once; with several numbers of epochs a run is evaluated at each.
-With ROW:PROTOCOL:EPOCHS:SEEDS:FOLDER a run begins with what the one in FOLDER, among `--runs`, has learned.
+A job is ROW:PROTOCOL:EPOCHS:SEEDS, and options of `vgp train` where it has some. With several numbers of epochs, as in
+draw-sketch:fixed:100,200:1, a run is evaluated at each. With ROW:PROTOCOL:EPOCHS:SEEDS:FOLDER a run begins with what
+the one in FOLDER, among `--runs`, has learned. Jobs begin in order, `--at-once` of them at a time.
 
 A training still under way at `--seconds` is interrupted, and the same command goes on where it was. With `--finish` a
 run that cannot get there in time ends earlier, at the epoch that it reaches at its pace, so that its learning rate has
 fallen to zero by then, and is evaluated.
 
-Under NVIDIA's multi-process service (`nvidia-cuda-mps-control -d`) the runs share the GPU well. XLA's search for the
-fastest kernels is left out at first, since it takes minutes on a busy GPU; a program that fails so is compiled again
-with it.
+Small models share a GPU well under NVIDIA's multi-process service (`nvidia-cuda-mps-control -d`); runs of DRAW gain
+little by it, and are better trained one after another. XLA's search for the fastest kernels among its own is left out
+at first, since it takes minutes on a busy GPU; a program that fails so is compiled again with it.
 """
 
 import argparse
@@ -66,9 +67,10 @@ def evaluated(folder: Path) -> int:
 
 def job(spec: str, options: argparse.Namespace, started: float) -> str:
     """Trains and evaluates one row; the last lines of its log."""
-    name, protocol, stages, seeds, *start = spec.split(":")
+    which, *more = spec.split()
+    name, protocol, stages, seeds, *start = which.split(":")
     data = "sketch" if rows.find(name).data == "sketch" else "mnist"
-    folder = options.runs / spec.replace(":", "-").replace(",", "-")
+    folder = options.runs / which.replace(":", "-").replace(",", "-")
     log = options.runs / f"{folder.name}.log"
     samples = options.samples or (50 if rows.find(name).model == "draw" else 5000)
     for epochs in map(int, stages.split(",")):
@@ -79,7 +81,7 @@ def job(spec: str, options: argparse.Namespace, started: float) -> str:
         if begun and options.finish:
             epochs = min(epochs, reachable(folder, left))
         arguments = ["train", name, "--data", data, "--protocol", protocol, "--epochs", str(epochs), "--seeds", seeds]
-        arguments += ["--out", str(folder), "--no-early", *options.more]
+        arguments += ["--out", str(folder), "--no-early", *more]
         if start and not begun:
             arguments += ["--start", str(options.runs / start[0])]
         for flags in FLAGS:
@@ -99,18 +101,16 @@ def job(spec: str, options: argparse.Namespace, started: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("jobs", nargs="+", metavar="ROW:PROTOCOL:EPOCHS:SEEDS[:FOLDER]")
+    parser.add_argument("--at-once", type=int, help="jobs side by side; by default all")
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--finish", action="store_true")
     parser.add_argument("--samples", type=int, help="importance samples; by default 5000, and 50 for DRAW")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--results", type=Path, default=Path(__file__).parent.parent / "results")
-    parser.add_argument(
-        "--more", type=str.split, default=[], help="options of `vgp train` for all jobs, as --more='--batch 512'"
-    )
     options = parser.parse_args()
     options.runs.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    with ThreadPoolExecutor(len(options.jobs)) as pool:
+    with ThreadPoolExecutor(options.at_once or len(options.jobs)) as pool:
         for told in pool.map(lambda spec: job(spec, options, started), options.jobs):
             print(told, flush=True)
 

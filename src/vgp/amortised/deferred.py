@@ -3,8 +3,8 @@
 A loop of many small steps takes as long on a GPU as the launches of its operations. So the way forward keeps no more
 than where each step began and what its linear layers gave. From these, all steps at once, follows everything that the
 derivative needs and that does not depend on what comes back: a few large operations in place of many small ones. The
-way back, step by step, is then linear in what comes back. The gradients of the layers' weights, and of all else that
-the steps share, are again sums over all steps, taken after the loop.
+way back, step by step, is then linear in what comes back. The gradients of the layers' weights, of all else that the
+steps share and of their inputs are again taken for all steps at once, after the loop.
 """
 
 from typing import Any
@@ -89,7 +89,7 @@ def scan(body, modules: Any, where, carry, inputs, *, told: tuple[int, ...] = ()
         return (after, out, [wholes[i] for i in told]), (arrays, before, inputs, wholes)
 
     def backward(kept, slopes):
-        arrays, *steps = kept
+        arrays, before, inputs, wholes = kept
         by_after, by_out, by_told = slopes
         layers, rest = taken_apart(arrays)
 
@@ -98,25 +98,31 @@ def scan(body, modules: Any, where, carry, inputs, *, told: tuple[int, ...] = ()
             found = stepped(known, rest, carry, inputs)
             return (found, [known[i].note.whole for i in told]), [layer.note.x for layer in known]
 
-        def linear(*step):
-            _, pull, xs = jax.vjp(lambda *step: again(rest, *step, follow=True), *step, has_aux=True)
+        def linear(carry, inputs, wholes):
+            def step(carry, wholes):
+                return again(rest, carry, inputs, wholes, follow=True)
+
+            _, pull, xs = jax.vjp(step, carry, wholes, has_aux=True)
             return pull, xs
 
         def back(by_after, given):
             pull, by_out, by_told = given
-            by_before, by_inputs, by_wholes = pull(((by_after, by_out), by_told))
-            return by_before, (by_inputs, by_wholes, by_after)
+            by_before, by_wholes = pull(((by_after, by_out), by_told))
+            return by_before, (by_wholes, by_after)
 
-        def beside(rest):  # where what the steps share goes, but by way of a layer
-            (found, _), xs = jax.vmap(lambda *step: again(rest, *step, follow=False))(*steps)
+        def beside(rest, inputs):  # where these go, but by way of a layer
+            def step(carry, inputs, wholes):
+                return again(rest, carry, inputs, wholes, follow=False)
+
+            (found, _), xs = jax.vmap(step)(before, inputs, wholes)
             return found, xs
 
-        pulls, xs = jax.vmap(linear)(*steps)
-        by_start, (by_inputs, by_wholes, by_afters) = jax.lax.scan(
+        pulls, xs = jax.vmap(linear)(before, inputs, wholes)
+        by_start, (by_wholes, by_afters) = jax.lax.scan(
             back, by_after, (pulls, by_out, by_told), reverse=True, unroll=unroll
         )
         by_xs = [slope @ layer.weight.T for slope, layer in zip(by_wholes, layers, strict=True)]
-        (by_rest,) = jax.vjp(beside, rest)[1](((by_afters, by_out), by_xs))
+        by_rest, by_inputs = jax.vjp(beside, rest, inputs)[1](((by_afters, by_out), by_xs))
         found = [_credited(*each) for each in zip(where(arrays), xs, by_wholes, strict=True)]
         return eqx.tree_at(where, by_rest, found, is_leaf=_none), by_start, by_inputs
 

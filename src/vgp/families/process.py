@@ -21,6 +21,8 @@ from ..meanfield import AbstractMeanField
 from ..noise import sample, standard_normal
 from .base import AbstractView
 
+FEW = 8  # rows
+
 
 class Local(eqx.Module):
     """The local part of a VGP: z = loc + scale ⊙ (linear ξ + A(ξ) t + noise), t = L u.
@@ -57,10 +59,10 @@ class Local(eqx.Module):
 def each_times(rows: Float[Array, "*k n m"], matrices: Float[Array, "n m p"]) -> Float[Array, "*k n p"]:
     """Rows times the matrix of their datapoint.
 
-    With a single row for each a GPU does best to read the matrices once, in a sum: its libraries have many products of
-    one row each for a special case, slow or unknown.
+    With few rows for each a GPU does best to read the matrices where they lie, in a sum: its libraries have many
+    products of a row each for a special case, slow or unknown, and want the matrices turned for some rows each.
     """
-    if math.prod(rows.shape[:-2]) > 1 or jax.default_backend() == "cpu":
+    if math.prod(rows.shape[:-2]) > FEW or jax.default_backend() == "cpu":
         return jnp.einsum("...nm,nmp->...np", rows, matrices)
     return jnp.sum(rows[..., None] * matrices, axis=-2)
 

@@ -164,7 +164,7 @@ _draw_vgp = {
     **{"family": "vgp", "num_data": 100, "latent_dim": 16, "rank": 16, "inner": ((0.0, 4),)},
 }
 _paper = {"inner": ((0.0, 0),), "sees": "meanfield", "project": False}
-_sketch = {"data": "sketch", "rate": 3e-4}
+_sketch = {"data": "sketch", "rate": 8e-4}
 _rows += [
     Row("draw", "vae", **_draw_row),
     Row("draw-vgp", **_draw_vgp),

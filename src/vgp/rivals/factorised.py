@@ -18,7 +18,7 @@ class FactorisedEncoder(AbstractEncoder):
 
     dim: int = eqx.field(static=True)
     trunk: Trunk
-    outputs: Dense
+    loc: Dense
     meanfield: AbstractMeanField
     latent_dim: int = eqx.field(static=True, default=0)
 
@@ -29,9 +29,9 @@ class FactorisedEncoder(AbstractEncoder):
             raise ValueError(f"A {type(meanfield).__name__} mean-field here has an extra that is learned, not driven.")
         self.dim, self.latent_dim, self.meanfield = dim, 0, meanfield
         self.trunk = Trunk(sizes, key=keys[0])
-        self.outputs = Dense(self.trunk.width, drawn, key=keys[1])
+        self.loc = Dense(self.trunk.width, drawn, key=keys[1])
 
     def at(self, x, model=None):
-        loc = self.outputs(self.trunk(x))
+        loc = self.loc(self.trunk(x))
         local = Local(jnp.zeros((0, loc.shape[-1]), loc.dtype), None, loc)
         return Given(dim=self.dim, process=Process(Nothing(), local, self.meanfield, NoLatent()))

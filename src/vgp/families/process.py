@@ -59,8 +59,8 @@ class Local(eqx.Module):
 def each_times(rows: Float[Array, "*k n m"], matrices: Float[Array, "n m p"]) -> Float[Array, "*k n p"]:
     """Rows times the matrix of their datapoint.
 
-    With few rows for each a GPU does best to read the matrices where they lie, in a sum: its libraries have many
-    products of a row each for a special case, slow or unknown, and want the matrices turned for some rows each.
+    With few rows for each a GPU reads the matrices where they lie, in a sum: its libraries have many products of a row
+    each for a special case, slow or unknown, and for a few rows each XLA turns the matrices first, which moves more.
     """
     if math.prod(rows.shape[:-2]) > FEW or jax.default_backend() == "cpu":
         return jnp.einsum("...nm,nmp->...np", rows, matrices)

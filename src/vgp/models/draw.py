@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..amortised.networks import Dense
-from .attention import RAW, Window, tiling, window, write
+from .attention import RAW, tiling, window, write
 from .base import AbstractModel, bernoulli_log_prob
 from .lstm import LSTM, Memory
 
@@ -85,11 +85,7 @@ class DRAW(AbstractModel):
         memory = self.cell(canvas.memory, z)
         written = self.writer(memory.h)
         there = window(written[:, :RAW], self.size, self.shape, reads=False)
-        return self.painted(canvas, memory, there, written[:, RAW:])
-
-    def painted(self, canvas: Canvas, memory: Memory, there: Window, patch: Float[Array, "n w"]) -> Canvas:
-        """The canvas with what the writer made of a memory: where, and a patch."""
-        added = write(there, patch.reshape(-1, self.size, self.size))
+        added = write(there, written[:, RAW:].reshape(-1, self.size, self.size))
         return Canvas(memory, canvas.logits + added.reshape(canvas.logits.shape))
 
     def canvases(self, z: Float[Array, "n d"]) -> Float[Array, "t n i"]:

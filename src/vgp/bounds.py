@@ -203,18 +203,24 @@ class Importance(AbstractBound):
         return scored(value, target, view, conditional, z_key, self.outer, gradient, whole=not closed)
 
     def _outer(self, target, view, z, y, key, gradient):
-        log_p = target.log_probs(z)
         if not gradient.reweighs:
             log_q = log_q_upper(view, z, y, key, self.inner, gradient)
-            return _log_mean(log_p - log_q, self.outer)
+            return _log_mean(target.log_probs(z) - log_q, self.outer)
         if not isinstance(z, jax.Array):
             raise TypeError(
                 f"DoublyReparameterised with outer > 1 needs draws that are an array, got a {type(z).__name__}, as of "
                 "DRAW; use Pathwise()."
             )
+        if self.inner == 0:
+
+            def log_ratio(modules, draws):
+                (target, view), (z, y) = modules, draws
+                return target.log_probs(z) - log_q_upper(view, z, y, key, 0, gradient)
+
+            return _reweighed(log_ratio, (target, view), (z, y), self.outer)
         # The path through z carries W̃², with r held fixed; the target's own parameters, if it has any, and those of
         # r carry W̃, and the path through inner samples W̃ (2 − W̃) w̃².
-        log_q = log_q_upper(view.held(), z, y, key, self.inner)
+        log_p, log_q = target.log_probs(z), log_q_upper(view.held(), z, y, key, self.inner)
         shares = _shares(log_p - log_q, self.outer)
         learned = shares * target.log_probs(scale_gradient(z, shares)) - shares**2 * log_q
         z, y = jax.lax.stop_gradient((z, y))
@@ -320,6 +326,31 @@ def _shares(log_ratio, outer):
 
 def _log_mean(log_ratio, outer):
     return logsumexp(log_ratio.reshape(outer, -1), axis=0) - jnp.log(outer)
+
+
+def _reweighed(log_ratio, modules, draws, outer):
+    # log 1/M Σ w of the draws, evaluated once: parameters carry the weights W̃ and the path through the draws W̃².
+    arrays, static = eqx.partition(modules, eqx.is_array)
+    learned, fixed = eqx.partition(arrays, eqx.is_inexact_array)
+
+    @jax.custom_vjp
+    def run(learned, fixed, draws):
+        return forward(learned, fixed, draws)[0]
+
+    def forward(learned, fixed, draws):
+        def ratio(learned, draws):
+            return log_ratio(eqx.combine(learned, fixed, static), draws)
+
+        values, pull = jax.vjp(ratio, learned, draws)
+        return _log_mean(values, outer), (pull, _shares(values, outer))
+
+    def backward(kept, slope):
+        pull, shares = kept
+        by_learned, by_draws = pull(shares * jnp.tile(slope, outer))
+        return by_learned, None, jax.tree.map(lambda by: by * shares.reshape(-1, *[1] * (by.ndim - 1)), by_draws)
+
+    run.defvjp(forward, backward)
+    return run(learned, fixed, draws)
 
 
 def _with_gradient(log_ratio, surrogate, outer):

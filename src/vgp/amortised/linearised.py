@@ -1,5 +1,6 @@
 """An auxiliary model that knows the warp: the posterior of ξ under the warp made linear around a network's guess."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -20,7 +21,9 @@ def linearised(process: Process, steps: int) -> Process:
     """The process with so many steps of scoring between its auxiliary model's guess and r; none by zero."""
     if steps == 0:
         return process
-    return eqx.tree_at(lambda p: p.auxiliary, process, Linearised(process, steps))
+    local = dataclasses.replace(process.local, beside=process.conditioner.latent_dim)
+    known = dataclasses.replace(process, local=local)
+    return dataclasses.replace(process, auxiliary=Linearised(known, steps))
 
 
 class Linearised(AbstractAuxiliary):

@@ -52,6 +52,7 @@ class Row:
     layers: int = 1
     architecture: str = "deep"
     joint: bool = False  # one family over all layers; else from the bottom up
+    above: tuple[tuple[str, Any], ...] = ()  # names and values of what is set otherwise for the layers above the first
     num_data: int = 100
     latent_dim: int | None = None  # by default as many as latents
     rank: int | None = None
@@ -211,7 +212,8 @@ def build(row: Row, shape: tuple[int, ...], mean: Float[Array, " i"], key: PRNGK
         return Learner(model, _encoder(row, (pixels, *row.hidden[0]), sum(row.latents), key))
     below = (pixels, *row.latents)
     layers = zip(below, row.hidden, row.latents, jr.split(key, row.layers), strict=False)
-    encoders = [_encoder(row, (inputs, *units), dim, k) for inputs, units, dim, k in layers]
+    settings = (row, *[dataclasses.replace(row, **dict(row.above))] * (row.layers - 1))
+    encoders = [_encoder(own, (n, *units), dim, k) for own, (n, units, dim, k) in zip(settings, layers, strict=True)]
     return Learner(model, encoders[0] if row.layers == 1 else Chain(*encoders))
 
 

@@ -29,7 +29,8 @@ class Local(eqx.Module):
 
     `outputs` are the whitened outputs u, (m, p), or (b, m, p) for b datapoints; with a `basis` U of shape (m, R) they
     are (b, R, p) and u = U G. `linear` is (p, c) or (b, p, c), `loc` and `scale` are (d,) or (b, d); no scale is one
-    of ones. For a mean-field that is not located there is none, and `loc` is added to f.
+    of ones. For a mean-field that is not located there is none, and `loc` is added to f. `beside` is how many ξ of a
+    datapoint there are for each that is seen here, under a `vmap`.
     """
 
     outputs: Float[Array, "*a r p"]
@@ -37,6 +38,7 @@ class Local(eqx.Module):
     loc: Float[Array, "*b d"]
     scale: Float[Array, "*b d"] | None = None
     basis: Float[Array, "m r"] | None = None
+    beside: int = eqx.field(static=True, default=1)
 
     @property
     def datapoints(self) -> int | None:
@@ -48,21 +50,23 @@ class Local(eqx.Module):
         if self.basis is not None:
             weights = weights @ self.basis
         shared = self.outputs.ndim == 2
-        mean = weights @ self.outputs if shared else each_times(weights, self.outputs)
+        mean = weights @ self.outputs if shared else each_times(weights, self.outputs, self.beside)
         if self.linear is None:
             return mean
         if self.linear.ndim == 2:
             return mean + xi @ self.linear.T
-        return mean + each_times(xi, self.linear.swapaxes(1, 2))
+        return mean + each_times(xi, self.linear.swapaxes(1, 2), self.beside)
 
 
-def each_times(rows: Float[Array, "*k n m"], matrices: Float[Array, "n m p"]) -> Float[Array, "*k n p"]:
-    """Rows times the matrix of their datapoint.
+def each_times(
+    rows: Float[Array, "*k n m"], matrices: Float[Array, "n m p"], beside: int = 1
+) -> Float[Array, "*k n p"]:
+    """Rows times the matrix of their datapoint; `beside` as in `Local`.
 
     With few rows for each a GPU reads the matrices where they lie, in a sum: its libraries have many products of a row
     each for a special case, slow or unknown, and for a few rows each XLA turns the matrices first, which moves more.
     """
-    if math.prod(rows.shape[:-2]) > FEW or jax.default_backend() == "cpu":
+    if beside * math.prod(rows.shape[:-2]) > FEW or jax.default_backend() == "cpu":
         return jnp.einsum("...nm,nmp->...np", rows, matrices)
     return jnp.sum(rows[..., None] * matrices, axis=-2)
 

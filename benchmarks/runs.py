@@ -12,7 +12,7 @@ fallen to zero by then, and is evaluated.
 
 Small models share a GPU well under NVIDIA's multi-process service (`nvidia-cuda-mps-control -d`); runs of DRAW gain
 little by it, and are better trained one after another. XLA's search for the fastest kernels among its own is left out
-at first, since it takes minutes on a busy GPU; a program that fails so is compiled again with it.
+at first, since it takes minutes on a busy GPU; a program that fails so is compiled again with it. XLA_FLAGS are added.
 """
 
 import argparse
@@ -35,7 +35,7 @@ BEGINS = 30  # seconds in which a run that goes on reads its data and what it ha
 
 def vgp(*arguments: str, log: Path, flags: str = "", seconds: float | None = None) -> int:
     """Runs the command; Ctrl-C after so many seconds."""
-    code = f"import os; os.environ['XLA_FLAGS'] = {flags!r} or os.environ.get('XLA_FLAGS', '')\n"
+    code = f"import os; os.environ['XLA_FLAGS'] = {flags!r} + ' ' + os.environ.get('XLA_FLAGS', '')\n"
     code += "from vgp.cli import app; app()"
     environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
     with log.open("a") as file:

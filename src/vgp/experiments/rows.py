@@ -123,7 +123,9 @@ _vgp: dict[str, Any] = {
     "gradient": "DoublyReparameterised",
 }
 _shared = {"inputs": "shared", "num_data": 100, "latent_dim": 16, "rank": 64, "linearised": 0}
-_several = {**_shared, "rank": 16, "linearised": 1, "inner": ((0.0, 0),)}  # many draws of z, each cheap
+# Many draws of z, each cheap; above the first layer each is a datapoint of its own, and they share their inputs.
+_several = {"latent_dim": 16, "inner": ((0.0, 0),), "outer": 20}
+_upper = {"above": (("inputs", "shared"), ("rank", 16))}
 _hvm = {key: value for key, value in _vgp.items() if key not in ("family", "num_data", "inputs")}
 _rows = [
     Row("dlgm1-vae", "vae"),
@@ -141,8 +143,8 @@ _rows = [
     Row("dlgm1-vgp-iw5", outer=5, **{**_vgp, "inner": ((0.0, 4),)}),
     Row("dlgm2-vgp-iw5", layers=2, outer=5, **{**_vgp, "inner": ((0.0, 4),)}),
     Row("dlgm2-vgp-joint", layers=2, joint=True, **_vgp),
-    Row("dlgm1-vgp-iw20", outer=20, **{**_vgp, **_several}),
-    Row("dlgm2-vgp-iw20", layers=2, outer=20, **{**_vgp, **_several}),
+    Row("dlgm1-vgp-iw20", **{**_vgp, **_several}),
+    Row("dlgm2-vgp-iw20", layers=2, **{**_vgp, **_several, **_upper}),
     Row(
         "dlgm1-vgp-paper",
         "vgp-paper",

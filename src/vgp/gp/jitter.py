@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .triangular import factored, inverse
@@ -67,7 +68,7 @@ def _cholesky_jvp(relative, primals, tangents):
     (matrix,), (tangent,) = primals, tangents
     factor = cholesky(matrix, relative)
     inner = _product(factor.inverse, _product((tangent + tangent.T) / 2, factor.inverse.T))
-    phi = jnp.tril(inner) - 0.5 * jnp.diag(jnp.diagonal(inner))
+    phi = inner * (np.tri(len(inner), k=-1) + 0.5 * np.eye(len(inner))).astype(inner.dtype)
     moved = Factor(_product(factor.lower, phi), -_product(phi, factor.inverse), jnp.zeros_like(factor.jitter))
     return factor, moved
 

@@ -12,7 +12,7 @@ from vgp.bench import gradients
 from vgp.bench.problems import Enumerable, factorised
 from vgp.bench.variance import Gradients, draws, estimates
 from vgp.cli import app
-from vgp.gradients import DisARM, ScoreFunction
+from vgp.gradients import DisARM, LocalExpectations, ScoreFunction
 from vgp.targets.discrete import noisy_or
 
 
@@ -35,6 +35,7 @@ def test_a_baseline_lowers_the_variance_on_a_shifted_target():
 
 def test_equal_cost():
     assert (draws(ScoreFunction(), 64), draws(DisARM(), 64), draws(ScoreFunction(), 64, 4)) == (64, 32, 16)
+    assert draws(LocalExpectations(), 64, variables=7) == 4 and draws(LocalExpectations(), 8, variables=7) == 1
 
 
 def test_how_means_agree():

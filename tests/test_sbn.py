@@ -178,3 +178,21 @@ def test_divergence_by_enumeration():
         expected += np.exp(log_q) * (log_q - np.sum(np.array(pair) * [0.4, -1.1] - np.log1p(np.exp([0.4, -1.1]))))
     found = model.divergence(q, jnp.asarray([[0.0, 0.0, *upper]]))
     np.testing.assert_allclose(found, [expected], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_flips_are_what_the_target_gains(name):
+    model = network(name)
+    x, z = everything(model)
+    logits = jr.normal(jr.key(4), z.shape)
+    target, q = model.at(x, 0.7), Bernoulli("logit").given(logits, None)
+
+    def value(z):
+        return target.log_likelihoods(z) - target.divergence(q, z)
+
+    if model.trunk.layers:
+        assert target.flips(q, z) is None
+        return
+    tried = [value(z.at[:, i].set(1 - z[:, i])) - value(z) for i in range(model.dim)]
+    np.testing.assert_allclose(target.flips(q, z), jnp.stack(tried, axis=1), rtol=1e-3, atol=1e-5)
+    assert target.flips(None, z) is None

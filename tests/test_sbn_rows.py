@@ -12,7 +12,7 @@ from jax.scipy.special import logsumexp
 from vgp.amortised import AmortisedVGP
 from vgp.bounds import Importance
 from vgp.experiments import rows
-from vgp.gradients import VALUES, VIMCO, DisARM, ScoreFunction
+from vgp.gradients import VALUES, VIMCO, DisARM, LocalExpectations, ScoreFunction
 from vgp.meanfield import Bernoulli, Categorical, Poisson
 from vgp.models import SBN
 from vgp.montecarlo.enumeration import enumerate_states
@@ -71,7 +71,7 @@ def flat(tree):
     return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
 
-@pytest.mark.parametrize("gradient", [DisARM(), ScoreFunction()], ids=["DisARM", "ScoreFunction"])
+@pytest.mark.parametrize("gradient", [DisARM(), LocalExpectations(), ScoreFunction()], ids=lambda g: type(g).__name__)
 def test_gradient_of_each_image(gradient):
     # Baselines are of draws of the same image: those of another one would show.
     encoder = moved(ENCODERS["factorised"], 3)

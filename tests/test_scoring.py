@@ -15,7 +15,7 @@ from numpyro.distributions import constraints
 
 import vgp
 from vgp.bounds import Importance
-from vgp.gradients import ARM, VIMCO, DisARM, Pathwise, ScoreFunction
+from vgp.gradients import ARM, VIMCO, DisARM, LocalExpectations, Pathwise, ScoreFunction
 from vgp.kernels import ARD
 from vgp.meanfield import Bernoulli, Categorical, Mixed, Normal
 
@@ -158,6 +158,8 @@ CASES = [
     (DisARM(), 0, 1),
     pytest.param(ScoreFunction(), 1, 1, marks=pytest.mark.slow),
     (DisARM(), 1, 1),
+    (LocalExpectations(), 0, 1),
+    (LocalExpectations(), 1, 1),
     (VIMCO(), 0, 2),
     pytest.param(ScoreFunction("none", False), 0, 2, marks=pytest.mark.slow),
 ]
@@ -181,7 +183,9 @@ def test_unbiased(coins, gradient, inner, outer):
     assert_same(found, exact)
 
 
-@pytest.mark.parametrize("gradient", [pytest.param(ScoreFunction(), marks=pytest.mark.slow), DisARM()], ids=named)
+@pytest.mark.parametrize(
+    "gradient", [pytest.param(ScoreFunction(), marks=pytest.mark.slow), DisARM(), LocalExpectations()], ids=named
+)
 def test_mixed_blocks_in_one_step(gradient):
     meanfield = Mixed((Bernoulli(), 2), (Categorical(3), 1), (Normal(1, "gp", 0.7), 1))
     target, family = vgp.target(mixed_density, MANY, KINDS), family_of(meanfield, 4)
@@ -216,6 +220,7 @@ def test_each_device_lowers_the_variance(coins):
     assert variance(coins, ScoreFunction("optimal", False)) < 0.3 * plain
     assert variance(coins, ScoreFunction("mean", True)) < 0.8 * mean
     assert variance(coins, DisARM()) < variance(coins, ARM()) < 0.3 * plain
+    assert variance(coins, LocalExpectations()) < 0.5 * variance(coins, DisARM())
 
 
 def test_what_does_not_apply_is_refused(coins):

@@ -193,14 +193,15 @@ class Importance(AbstractBound):
             raise TypeError("split=True needs a divergence in closed form, and with these variables there is none.")
         z_key, inner_key = jr.split(key)
 
-        def value(z):
-            log_q = log_q_upper(view, z, y, inner_key, self.inner)
-            if not closed:
-                return target.log_probs(z) - log_q
-            # Only what has no closed form is left to the score.
-            return target.log_likelihoods(z) - target.divergence(conditional, z) - (log_q - conditional.log_prob(z))
+        def parts(z):
+            log_q, conditioned = log_q_upper(view, z, y, inner_key, self.inner), conditional.log_prob(z)
+            if closed:  # only what has no closed form is left to the score
+                known = target.log_likelihoods(z) - target.divergence(conditional, z)
+            else:
+                known = target.log_probs(z) - conditioned
+            return known, log_q - conditioned
 
-        return scored(value, target, view, conditional, z_key, self.outer, gradient, whole=not closed)
+        return scored(parts, target, view, conditional, z_key, self.outer, gradient, whole=not closed)
 
     def _outer(self, target, view, z, y, key, gradient):
         if not gradient.reweighs:

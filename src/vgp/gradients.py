@@ -16,10 +16,10 @@ log q̂ = log 1/(K+1) Σ_k w_k and w_k = q(z, y_k) / r(y_k | z). An estimator ma
 | `DoublyReparameterised` | `Collapsed`, `Importance`, exact families |
 | `ScoreFunction` | `Collapsed`, `Importance`, every mean-field |
 | `VIMCO` | `Importance` with `outer` > 1, every mean-field |
-| `ARM`, `DisARM` | `Collapsed`, `Importance` with `outer=1`, mean-fields with Bernoulli variables |
+| `ARM`, `DisARM`, `LocalExpectations` | the same with `outer=1`, mean-fields with Bernoulli variables |
 
-The last three are for variables whose draws no gradient can follow, such as discrete ones (`scoring.py`). The path
-through ξ, f and the variables that can be followed is taken all the same, in the same step.
+From `ScoreFunction` on they are for variables whose draws no gradient can follow, such as discrete ones (`scoring.py`).
+The path through ξ, f and the variables that can be followed is taken all the same, in the same step.
 """
 
 from typing import TYPE_CHECKING, Literal
@@ -105,6 +105,16 @@ class ARM(AbstractScore):
 
 class DisARM(AbstractScore):
     """`ARM` with u integrated out given the two draws (Dong, Mnih, Tucker 2020): never of larger variance."""
+
+
+class LocalExpectations(AbstractScore):
+    """The expectation over one Bernoulli variable after another, the others as drawn (Titsias & Lázaro-Gredilla 2015):
+    ∇_φi E f = E p_i (1 − p_i) (f(z_i = 1) − f(z_i = 0)), with φ the logits.
+
+    Much quieter than `DisARM`, whose signal is what all variables do together. It needs what each flip changes: f is
+    all of the bound, tried with one variable after another flipped, or, where the target knows better (`flips`), all
+    of it but log q̂(z) − log q(z | ξ), which goes as in `DisARM`.
+    """
 
 
 @jax.custom_vjp

@@ -19,9 +19,11 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .families.base import AbstractView
-from .gradients import ARM, VIMCO, AbstractGradient, AbstractScore, DisARM, ScoreFunction
+from .gradients import ARM, VIMCO, AbstractGradient, AbstractScore, DisARM, LocalExpectations, ScoreFunction
 from .meanfield import Factors
 from .target import Target
+
+PAIRED = (ARM, DisARM, LocalExpectations)  # estimators from two opposite draws of Bernoulli variables
 
 
 def needs_score(conditional: Any) -> bool:
@@ -36,7 +38,7 @@ def check(gradient: AbstractGradient, conditional: Factors, outer: int) -> Abstr
             f"{type(gradient).__name__} follows the draws of z, and those of discrete variables cannot be followed; "
             "use vgp.gradients.ScoreFunction(), DisARM() or VIMCO()."
         )
-    if isinstance(gradient, (ARM, DisARM)) and outer > 1:
+    if isinstance(gradient, PAIRED) and outer > 1:
         raise TypeError(f"{type(gradient).__name__} needs outer=1; use vgp.gradients.VIMCO().")
     if isinstance(gradient, ScoreFunction) and outer > 1 and (gradient.baseline != "none" or gradient.rao_blackwell):
         raise TypeError(
@@ -45,13 +47,13 @@ def check(gradient: AbstractGradient, conditional: Factors, outer: int) -> Abstr
         )
     if isinstance(gradient, VIMCO) and outer == 1:
         raise TypeError("VIMCO needs outer > 1; use vgp.gradients.ScoreFunction() or DisARM().")
-    if isinstance(gradient, (ARM, DisARM)) and not any(map(_is_binary, conditional.blocks)):
+    if isinstance(gradient, PAIRED) and not any(map(_is_binary, conditional.blocks)):
         raise TypeError(f"{type(gradient).__name__} is for Bernoulli variables; use vgp.gradients.ScoreFunction().")
     return gradient
 
 
 def scored(
-    value,
+    parts,
     target: Target,
     view: AbstractView,
     conditional: Factors,
@@ -62,14 +64,14 @@ def scored(
 ) -> Float[Array, " n"]:
     """The bound's values with a gradient that takes the scores into account.
 
-    `value(z)` is log p(z) − log q̂(z) for draws z of the conditional, one for each of its rows; unless it is the `whole`
-    of that, a part of it is in closed form.
+    `parts(z)` are log p(z) − log q(z | ξ) and log q̂(z) − log q(z | ξ) for draws z of the conditional, one for each of
+    its rows; unless the first is the `whole` of that, a part of it is in closed form. The bound is their difference.
     """
     gradient = check(gradient, conditional, outer)
-    if isinstance(gradient, (ARM, DisARM)):
-        return _antithetic(value, view, conditional, key, gradient)
+    if isinstance(gradient, PAIRED):
+        return _antithetic(parts, target, view, conditional, key, gradient, whole)
     z = conditional.sample(key)
-    log_weights = value(z)
+    log_weights = jnp.subtract(*parts(z))
     scores = conditional.each(z)[:, conditional.scored]
     if outer > 1:
         groups = log_weights.reshape(outer, -1)
@@ -142,7 +144,7 @@ def _is_binary(block) -> bool:
     return isinstance(block, dist.BernoulliLogits)
 
 
-def _antithetic(value, view, conditional: Factors, key, gradient) -> Float[Array, " n"]:
+def _antithetic(parts, target, view, conditional: Factors, key, gradient, whole: bool) -> Float[Array, " n"]:
     # The Bernoulli blocks twice, from u and from 1 − u, the others once: those without a path have a plain score.
     coin_key, key = jr.split(key)
     pieces = conditional.split(conditional.sample(key))
@@ -151,26 +153,58 @@ def _antithetic(value, view, conditional: Factors, key, gradient) -> Float[Array
     u = jr.uniform(coin_key, logits.shape, logits.dtype)
     p = jax.lax.stop_gradient(jax.nn.sigmoid(logits))
     first, second = (u < p).astype(logits.dtype), (1 - u < p).astype(logits.dtype)
+    tossed = np.repeat(binary, conditional.sizes)
 
-    def whole(coins):
+    def joined(coins):
         sizes = [size for size, own in zip(conditional.sizes, binary, strict=True) if own]
-        tossed = iter(jnp.split(coins, np.cumsum(sizes)[:-1].tolist(), axis=-1))
-        return jnp.concatenate([next(tossed) if own else piece for piece, own in zip(pieces, binary, strict=True)], -1)
+        own = iter(jnp.split(coins, np.cumsum(sizes)[:-1].tolist(), axis=-1))
+        return jnp.concatenate([next(own) if ours else piece for piece, ours in zip(pieces, binary, strict=True)], -1)
 
     # Side by side, with the same noise in both: half the operations of one after the other.
-    values = jax.vmap(lambda coins: value(whole(coins)))(jnp.stack([first, second]))
-    gap = jax.lax.stop_gradient(values[0] - values[1])[:, None]
-    if isinstance(gradient, ARM):
-        slope = gap * (0.5 - u)
+    both = jax.vmap(joined)(jnp.stack([first, second]))
+    known, ratio = jax.vmap(parts)(both)
+    values = known - ratio
+    if isinstance(gradient, LocalExpectations):
+        slope = p * (1 - p) * _gains(parts, target, conditional, both, tossed, whole)
+        signals = -ratio if _knows_flips(target, conditional, both[0], whole) else None
     else:
-        sign = jnp.where(second > 0, -1.0, 1.0) * (first != second)
-        slope = 0.5 * gap * sign * jax.nn.sigmoid(jnp.abs(jax.lax.stop_gradient(logits)))
+        slope, signals = 0.0, values
+    if signals is not None:
+        gap = jax.lax.stop_gradient(signals[0] - signals[1])[:, None]
+        if isinstance(gradient, ARM):
+            slope = slope + gap * (0.5 - u)
+        else:
+            sign = jnp.where(second > 0, -1.0, 1.0) * (first != second)
+            slope = slope + 0.5 * gap * sign * jax.nn.sigmoid(jnp.abs(jax.lax.stop_gradient(logits)))
     mean = 0.5 * (values[0] + values[1])
     result = mean + _credit(slope, logits).sum(-1)
-    left = [i for i in conditional.scored if not np.repeat(binary, conditional.sizes)[i]]
+    left = [i for i in conditional.scored if not tossed[i]]
     if left:
-        z, which = whole(first), np.array(left)
+        z, which = both[0], np.array(left)
         signals = jnp.broadcast_to(mean[:, None], (len(mean), len(which)))
         baseline = _baseline(signals, conditional.slopes(z)[:, which], _datapoints(view), "optimal")
         result = result + _credit(signals - baseline, conditional.each(z)[:, which]).sum(-1)
     return result
+
+
+def _knows_flips(target, conditional, z, whole: bool) -> bool:
+    return not whole and target.flips(conditional, z) is not None
+
+
+def _gains(parts, target, conditional, both, tossed, whole: bool) -> Float[Array, "n s"]:
+    # What is gained where a binary variable is one and not zero, a mean over the draws: of the target's part of the
+    # bound where it knows, else of all of it, by trying.
+    which, both = np.flatnonzero(tossed), jax.lax.stop_gradient(both)
+
+    def tried(z):
+        def value(z):
+            return jnp.subtract(*parts(z))
+
+        base = value(z)
+        return jax.lax.map(lambda i: value(z.at[:, i].set(1 - z[:, i])) - base, jnp.asarray(which)).T
+
+    def known(z):
+        return target.flips(conditional, z)[:, which]
+
+    found = jax.vmap(known if _knows_flips(target, conditional, both[0], whole) else tried)(both)
+    return jnp.mean((1 - 2 * both[:, :, which]) * found, axis=0)

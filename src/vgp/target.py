@@ -82,6 +82,12 @@ class Target(eqx.Module):
         """
         return None
 
+    def flips(self, conditional: Any, u: Float[Array, "n d"]) -> Float[Array, "n d"] | None:
+        """What log p without the prior, less `divergence(conditional, u)`, gains where a binary coordinate is the other
+        one; None where a target has no quicker way to know than to try.
+        """
+        return None
+
     def supports(self) -> list[tuple[str, constraints.Constraint, int]]:
         """Names, supports and numbers of the coordinates of u, in their order: real, but for those that are kept."""
         return [("the values", constraints.real, self.dim)]

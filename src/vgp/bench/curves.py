@@ -34,9 +34,8 @@ def trained(
     """
     optimizer = optimizers.named(None, target.dim)
     params, assemble = Assemble.taken_apart(family, flat=True)
-    settings = Settings(
-        Importance(inner=inner), gradient, "adam", draws(gradient, evaluations), 1, None, marks[-1], True
-    )
+    each = draws(gradient, evaluations, variables=target.dim)
+    settings = Settings(Importance(inner=inner), gradient, "adam", each, 1, None, marks[-1], True)
     step = Step(target, assemble, settings, optimizer)
     state = loop._own(loop.init(params, optimizer, key, marks[-1]))
     found: list = []

@@ -1,9 +1,9 @@
 """`vgp bench gradients`: estimators of the gradient for discrete variables, on posteriors that can be enumerated.
 
-Cost is counted in evaluations of log p: ARM and DisARM take two for a draw, and have half the draws. The variance is
-that of the whole gradient, the path through ξ included, on what `vgp.fit`'s own estimator has trained: early, and at
-the end. `floor` is what there is to gain at most: the factor of the gradient with z summed out, for as many ξ as the
-plain estimator has draws.
+Cost is counted in evaluations of log p: ARM and DisARM take two for a draw, and have half the draws; local expectations
+take two more for every variable. The variance is that of the whole gradient, the path through ξ included, on what
+`vgp.fit`'s own estimator has trained: early, and at the end. `floor` is what there is to gain at most: the factor of
+the gradient with z summed out, for as many ξ as the plain estimator has draws.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from rich.console import Console
 
 from ..experiments.records import setting, text
 from ..families import VGP
-from ..gradients import ARM, VIMCO, AbstractGradient, DisARM, ScoreFunction
+from ..gradients import ARM, VIMCO, AbstractGradient, DisARM, LocalExpectations, ScoreFunction
 from ..plots import BLUE, GREY, ORANGE, Picture
 from .curves import trained
 from .problems import Enumerable, factorised, problems, vgp
@@ -32,6 +32,7 @@ ESTIMATORS: dict[str, AbstractGradient] = {
     "control variate, Rao–Blackwell": ScoreFunction("optimal", True),
     "ARM": ARM(),
     "DisARM": DisARM(),
+    "local expectations": LocalExpectations(),
 }
 SEVERAL: dict[str, AbstractGradient] = {PLAIN: ScoreFunction("none", False), "VIMCO": VIMCO()}
 FACTORISED = "mean-field q"

@@ -12,13 +12,16 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ..bounds import Importance, log_q_upper
 from ..compiling import alone
 from ..families import VGP
-from ..gradients import ARM, AbstractGradient, DisARM
+from ..gradients import ARM, AbstractGradient, DisARM, LocalExpectations
 from ..target import Target
 
 
-def draws(gradient: AbstractGradient, evaluations: int, outer: int = 1) -> int:
-    """How many values of a bound so many evaluations of log p pay for: ARM and DisARM take two for each."""
-    return evaluations // ((2 if isinstance(gradient, (ARM, DisARM)) else 1) * outer)
+def draws(gradient: AbstractGradient, evaluations: int, outer: int = 1, variables: int = 1) -> int:
+    """How many values of a bound so many evaluations of log p pay for: ARM and DisARM take two for each, and local
+    expectations as many more for every variable.
+    """
+    each = {ARM: 2, DisARM: 2, LocalExpectations: 2 + 2 * variables}.get(type(gradient), 1)
+    return max(evaluations // (each * outer), 1)
 
 
 class Agreement(NamedTuple):
@@ -70,7 +73,7 @@ def estimates(
     outer: int = 1,
 ) -> Gradients:
     """An estimator's gradients of `Importance(inner, outer)`, each at the cost of `evaluations` of log p."""
-    bound, n = Importance(inner=inner, outer=outer), draws(gradient, evaluations, outer)
+    bound, n = Importance(inner=inner, outer=outer), draws(gradient, evaluations, outer, family.dim)
     found = _estimates(target, family, bound, gradient, n, jr.split(key, batches))
     return Gradients(np.asarray(found, np.float64))
 

@@ -74,6 +74,10 @@ class Batch(Target):
         found = terms(self._rows(len(u)), u)
         return found.at[:, 0].multiply(self.weight), jnp.asarray(touches)
 
+    def flips(self, conditional, u):
+        flips = getattr(self.model, "flips", None)
+        return None if flips is None else flips(self._rows(len(u)), u, conditional, self.weight)
+
     def supports(self):
         supports, latents = getattr(self.model, "supports", None), getattr(self.model, "latents", None)
         if supports is None or latents is None:

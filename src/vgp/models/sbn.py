@@ -1,5 +1,7 @@
 """Sigmoid belief networks: layers of binary units, the lowest of which gives the pixels."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -99,13 +101,29 @@ class SBN(AbstractModel):
 
     def divergence(self, conditional, z):
         """Σ_l KL(q(z_l | ξ) ‖ p(z_l | z_{l+1})) of independent units, in closed form given the layer above."""
-        blocks = conditional.blocks if isinstance(conditional, Factors) else ()
-        if not blocks or not all(isinstance(block, dist.BernoulliLogits) for block in blocks):
+        logits = _binary_logits(conditional)
+        if logits is None:
             return None
-        logits = jnp.concatenate([block.logits for block in blocks], axis=-1)
         prior = self._unit_logits(z)
         each = jax.nn.sigmoid(logits) * (logits - prior) + jax.nn.softplus(prior) - jax.nn.softplus(logits)
         return jnp.sum(each, axis=-1)
+
+    def flips(
+        self, x: Float[Array, "n i"], z: Float[Array, "n d"], conditional: Any, weight: Float[Array, ""] | float = 1.0
+    ) -> Float[Array, "n d"] | None:
+        """What `weight` log p(x | z₁) − `divergence` gains where one unit is the other one, for each of them.
+
+        A unit reaches what is below it through a linear layer, so that a flip moves logits l by its row of weights W:
+        the gain is Σ_j x_j Δ_j − softplus(l_j + Δ_j) + softplus(l_j) with Δ = ∓2W. For the upper layers x is the mean
+        of the units below under q. None for a network with layers of tanh units.
+        """
+        logits = _binary_logits(conditional)
+        if logits is None or self.trunk.layers:
+            return None
+        below = [x, *split_layers(jax.nn.sigmoid(logits), self.latents)[:-1]]
+        units, weights = split_layers(z, self.latents), [weight, *[1.0] * len(self.layers)]
+        layers = zip((self.logits, *self.layers), units, below, weights, strict=True)
+        return jnp.concatenate([factor * _flips(layer, 2 * own - 1, x) for layer, own, x, factor in layers], axis=-1)
 
     def probabilities(self, z):
         return jax.nn.sigmoid(self._logits(z))
@@ -116,6 +134,21 @@ class SBN(AbstractModel):
         for layer, k in zip(reversed(self.layers), keys[1:], strict=True):
             pieces.insert(0, _coins(k, layer(2 * pieces[0] - 1)))
         return jnp.concatenate(pieces, axis=-1)
+
+
+def _binary_logits(conditional: Any) -> Float[Array, "n d"] | None:
+    # Those of all units, if q makes them independent and binary.
+    blocks = conditional.blocks if isinstance(conditional, Factors) else ()
+    if not blocks or not all(isinstance(block, dist.BernoulliLogits) for block in blocks):
+        return None
+    return jnp.concatenate([block.logits for block in blocks], axis=-1)
+
+
+def _flips(layer: Dense, signs: Float[Array, "n e"], x: Float[Array, "n i"]) -> Float[Array, "n e"]:
+    logits = layer(signs)
+    linear = -2 * signs * (x @ layer.weight.T)
+    moved = logits[:, None] - 2 * signs[:, :, None] * layer.weight  # never written down: it is summed as it is made
+    return linear - jnp.sum(jax.nn.softplus(moved) - jax.nn.softplus(logits)[:, None], axis=-1)
 
 
 def _coins(key, logits):

@@ -8,7 +8,8 @@ the one in FOLDER, among `--runs`, has learned. Jobs begin in order, `--at-once`
 
 A training still under way at `--seconds` is interrupted, and the same command goes on where it was. With `--finish` a
 run that cannot get there in time ends earlier, at the epoch that it reaches at its pace, so that its learning rate has
-fallen to zero by then, and is evaluated.
+fallen to zero by then, and is evaluated. With `--keep FOLDER` every run leaves there what it has learned, as `vgp keep`
+does, when it ends and when it is interrupted: small enough to bring home from a card that is not one's own.
 
 Small models share a GPU well under NVIDIA's multi-process service (`nvidia-cuda-mps-control -d`); runs of DRAW gain
 little by it, and are better trained one after another. XLA's search for the fastest kernels among its own is left out
@@ -35,9 +36,9 @@ BEGINS = 30  # seconds in which a run that goes on reads its data and what it ha
 
 def vgp(*arguments: str, log: Path, flags: str = "", seconds: float | None = None) -> int:
     """Runs the command; Ctrl-C after so many seconds."""
-    code = f"import os; os.environ['XLA_FLAGS'] = {flags!r} + ' ' + os.environ.get('XLA_FLAGS', '')\n"
-    code += "from vgp.cli import app; app()"
-    environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ}
+    code = "from vgp.cli import app; app()"
+    both = f"{flags} {os.environ.get('XLA_FLAGS', '')}".strip()
+    environment = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **os.environ, "XLA_FLAGS": both}
     with log.open("a") as file:
         running = subprocess.Popen(
             [sys.executable, "-c", code, *arguments], stdout=file, stderr=subprocess.STDOUT, env=environment
@@ -92,6 +93,8 @@ def job(spec: str, options: argparse.Namespace, started: float) -> str:
         if code == 0 or options.finish:
             arguments = ["--samples", str(samples), "--results", str(options.results)]
             vgp("evaluate", str(folder), *arguments, log=log, flags=flags)
+        if options.keep and (folder / "run.json").exists():
+            vgp("keep", str(folder), "-o", str(options.keep / folder.name), log=log)
         if code != 0:
             break
     told = [line for line in log.read_text().splitlines() if line.startswith(name)]
@@ -105,6 +108,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--finish", action="store_true")
     parser.add_argument("--samples", type=int, help="importance samples; by default 5000, and 50 for DRAW")
+    parser.add_argument("--keep", type=Path, help="a folder for copies of what the runs have learned")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--results", type=Path, default=Path(__file__).parent.parent / "results")
     options = parser.parse_args()

@@ -195,12 +195,14 @@ class Sum(AbstractKernel):
         return share, 1 - share
 
     def correlation(self, x, y):
-        first, second = self._shares()
-        return first * self.first.correlation(x, y) + second * self.second.correlation(x, y)
+        first, _ = self._shares()
+        one, other = self.first.correlation(x, y), self.second.correlation(x, y)
+        return other + first * (one - other)
 
     def correlation_diagonal(self, x):
-        first, second = self._shares()
-        return first * self.first.correlation_diagonal(x) + second * self.second.correlation_diagonal(x)
+        first, _ = self._shares()
+        one, other = self.first.correlation_diagonal(x), self.second.correlation_diagonal(x)
+        return other + first * (one - other)
 
     def relevance(self, c):
         first, second = self._shares()

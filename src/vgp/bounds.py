@@ -201,7 +201,11 @@ class Importance(AbstractBound):
                 known = target.log_probs(z) - conditioned
             return known, log_q - conditioned
 
-        return scored(parts, target, view, conditional, z_key, self.outer, gradient, whole=not closed)
+        def flips(z):  # None where they are not known of both parts
+            known, ratio = target.flips(conditional, z), view.flips(z, y)
+            return (known if closed else None), (None if self.inner else ratio)
+
+        return scored(parts, flips, target, view, conditional, z_key, self.outer, gradient, whole=not closed)
 
     def _outer(self, target, view, z, y, key, gradient):
         if not gradient.reweighs:

@@ -54,6 +54,7 @@ def check(gradient: AbstractGradient, conditional: Factors, outer: int) -> Abstr
 
 def scored(
     parts,
+    flips,
     target: Target,
     view: AbstractView,
     conditional: Factors,
@@ -66,10 +67,11 @@ def scored(
 
     `parts(z)` are log p(z) − log q(z | ξ) and log q̂(z) − log q(z | ξ) for draws z of the conditional, one for each of
     its rows; unless the first is the `whole` of that, a part of it is in closed form. The bound is their difference.
+    `flips(z)` are what each of them gains where a binary variable is the other one, None where that is not known.
     """
     gradient = check(gradient, conditional, outer)
     if isinstance(gradient, PAIRED):
-        return _antithetic(parts, target, view, conditional, key, gradient, whole)
+        return _antithetic(parts, flips, view, conditional, key, gradient)
     z = conditional.sample(key)
     log_weights = jnp.subtract(*parts(z))
     scores = conditional.each(z)[:, conditional.scored]
@@ -144,7 +146,7 @@ def _is_binary(block) -> bool:
     return isinstance(block, dist.BernoulliLogits)
 
 
-def _antithetic(parts, target, view, conditional: Factors, key, gradient, whole: bool) -> Float[Array, " n"]:
+def _antithetic(parts, flips, view, conditional: Factors, key, gradient) -> Float[Array, " n"]:
     # The Bernoulli blocks twice, from u and from 1 − u, the others once: those without a path have a plain score.
     coin_key, key = jr.split(key)
     pieces = conditional.split(conditional.sample(key))
@@ -165,8 +167,8 @@ def _antithetic(parts, target, view, conditional: Factors, key, gradient, whole:
     known, ratio = jax.vmap(parts)(both)
     values = known - ratio
     if isinstance(gradient, LocalExpectations):
-        slope = p * (1 - p) * _gains(parts, target, conditional, both, tossed, whole)
-        signals = -ratio if _knows_flips(target, conditional, both[0], whole) else None
+        gains, complete = _gains(parts, flips, both, tossed)
+        slope, signals = p * (1 - p) * gains, None if complete else -ratio
     else:
         slope, signals = 0.0, values
     if signals is not None:
@@ -187,14 +189,11 @@ def _antithetic(parts, target, view, conditional: Factors, key, gradient, whole:
     return result
 
 
-def _knows_flips(target, conditional, z, whole: bool) -> bool:
-    return not whole and target.flips(conditional, z) is not None
-
-
-def _gains(parts, target, conditional, both, tossed, whole: bool) -> Float[Array, "n s"]:
-    # What is gained where a binary variable is one and not zero, a mean over the draws: of the target's part of the
-    # bound where it knows, else of all of it, by trying.
+def _gains(parts, flips, both, tossed) -> tuple[Float[Array, "n s"], bool]:
+    # What is gained where a binary variable is one and not zero, a mean over the draws; and whether that is of all of
+    # the bound, or of the first of its parts only.
     which, both = np.flatnonzero(tossed), jax.lax.stop_gradient(both)
+    known, ratio = jax.eval_shape(flips, both[0])
 
     def tried(z):
         def value(z):
@@ -203,8 +202,9 @@ def _gains(parts, target, conditional, both, tossed, whole: bool) -> Float[Array
         base = value(z)
         return jax.lax.map(lambda i: value(z.at[:, i].set(1 - z[:, i])) - base, jnp.asarray(which)).T
 
-    def known(z):
-        return target.flips(conditional, z)[:, which]
+    def told(z):
+        known, ratio = flips(z)
+        return (known if ratio is None else known - ratio)[:, which]
 
-    found = jax.vmap(known if _knows_flips(target, conditional, both[0], whole) else tried)(both)
-    return jnp.mean((1 - 2 * both[:, :, which]) * found, axis=0)
+    found = jax.vmap(tried if known is None else told)(both)
+    return jnp.mean((1 - 2 * both[:, :, which]) * found, axis=0), known is None or ratio is not None

@@ -100,6 +100,26 @@ class InformedAt(AbstractAuxiliary):
         return dist.Normal(jnp.broadcast_to(shift, shape), jnp.broadcast_to(jnp.exp(stretch), shape)).to_event(1)
 
 
+class Standard(AbstractAuxiliary):
+    """r(ξ | x, z) = q(ξ): nothing is learned of ξ. Also where `linearised` begins without a network."""
+
+    latent_dim: int = eqx.field(static=True)
+    projects = False
+
+    def at(self, features: Float[Array, "b h"], outputs: Float[Array, "b r d"] | None = None) -> "Standard":
+        """The model at given data."""
+        return self
+
+    def latent(self, e):
+        return dist.Normal(jnp.zeros((*e.shape[:-1], self.latent_dim), e.dtype), 1.0).to_event(1)
+
+    def mapping(self, e, xi, prior):
+        return prior
+
+    def flips(self, e, xi):
+        return jnp.zeros_like(e)
+
+
 class NoLatent(AbstractAuxiliary):
     """r of a family without latent inputs: nothing to say, and it says so at no cost."""
 
@@ -109,3 +129,6 @@ class NoLatent(AbstractAuxiliary):
 
     def mapping(self, e, xi, prior: Any):
         return prior
+
+    def flips(self, e, xi):
+        return jnp.zeros_like(e)

@@ -13,6 +13,7 @@ from ..families.process import Process, each_times
 from ..gp.jitter import cholesky
 from ..gp.kernels import HIGHEST
 from ..noise import standard_normal
+from .auxiliary import Standard
 
 JITTER = 1e-6  # relative; the precision is one or more in every direction
 
@@ -67,6 +68,17 @@ class Linearised(AbstractAuxiliary):
 
     def mapping(self, e, xi, prior):
         return prior
+
+    def flips(self, e, xi):
+        # After one step from a guess that does not depend on z the mean is linear in the slopes, and those of binary
+        # variables are z − p: a flip moves it along a row of the inverse precision, by one.
+        if self.steps > 1 or not isinstance(self.process.auxiliary, Standard):
+            return None
+        q: Any = self.latent(e)
+        jacobian, _, _ = self._linear(jnp.zeros_like(q.loc), e)
+        along = jnp.einsum("cnd,nc->nd", jacobian, xi - q.loc)
+        white = jnp.einsum("nbc,cnd->nbd", q.inverse, jacobian)
+        return -e * along - 0.5 * jnp.sum(white**2, axis=1)
 
 
 class Precise(eqx.Module):

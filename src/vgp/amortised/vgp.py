@@ -13,7 +13,7 @@ from ..families.vgp import SPREAD
 from ..gp import ARD, AbstractKernel, Conditioner, EachConditioner, Linear
 from ..meanfield import AbstractMeanField, Normal
 from ..noise import initial_normal
-from .auxiliary import Informed
+from .auxiliary import Informed, Standard
 from .base import AbstractEncoder, Given
 from .linearised import linearised
 from .networks import Dense, Joined, Trunk
@@ -36,7 +36,8 @@ class AmortisedVGP(AbstractEncoder):
     linear one, of small variance; `mean`, the mean function: "zero" (the paper's), "affine", B ξ with one B for all
     data, or "network", B(x) ξ; `noise`, the mean-field's scale at the start where there is a B; `scale`, "gp" where the
     process's mean also drives the mean-field's scale, or "learned"; `meanfield`, another one than `Normal`: where it is
-    not located, as for discrete variables, the network's μ(x) is added to f and there is no σ(x); `auxiliary_width`;
+    not located, as for discrete variables, the network's μ(x) is added to f and there is no σ(x); `auxiliary_width`, of
+    the network of r, 0 for none;
     `project`, whether r sees the residual through the local outputs; `linearised`, how many steps r takes from its
     network's guess towards the posterior of ξ under the warp made linear; `sees`, what of x the network of r sees, the
     "features" of the network or the "meanfield" μ(x) and σ(x); `factorised`, the paper's r(f | x, ξ, z); `start`, the
@@ -56,7 +57,7 @@ class AmortisedVGP(AbstractEncoder):
     moved: Dense | None  # what the network adds to the inputs, where it does
     kernel: AbstractKernel
     meanfield: AbstractMeanField
-    auxiliary: Informed
+    auxiliary: Informed | Standard
     linearised: int = eqx.field(static=True)
     sees: str = eqx.field(static=True)
     conditioner: Conditioner | None  # once prepared,
@@ -125,7 +126,13 @@ class AmortisedVGP(AbstractEncoder):
         projected = ((rank or m) + (c if mean == "network" else 0)) if project else 0
         self.sees = sees
         known = width if sees == "features" else 2 * dim
-        self.auxiliary = Informed(known, seen, c, auxiliary_width, rank=projected, factorised=factorised, key=keys[7])
+        if auxiliary_width == 0 and (mean != "zero" or factorised):
+            raise ValueError("An auxiliary model without a network has mean='zero' and is not factorised.")
+        self.auxiliary = (
+            Informed(known, seen, c, auxiliary_width, rank=projected, factorised=factorised, key=keys[7])
+            if auxiliary_width
+            else Standard(c)
+        )
         self.conditioner = self.heads = self.linear = None
         if mean != "zero":
             # A latent input to each variable, as far as they go, and a variance of one in all.
@@ -134,6 +141,7 @@ class AmortisedVGP(AbstractEncoder):
             left = jnp.asarray(np.where(driven[:dim], noise, 1.0), float)
             self.meanfield = eqx.tree_at(lambda q: q.log_scale, self.meanfield, jnp.log(left))
             total = jnp.sqrt(left**2 + self.kernel.variance)
+            assert isinstance(self.auxiliary, Informed)
             self.auxiliary = self.auxiliary.started(self.linear[:dim], total)
 
     def _layers(self) -> list[Dense]:

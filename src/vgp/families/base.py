@@ -147,6 +147,12 @@ class AbstractView(eqx.Module):
         """
         return [(self, z, y)]
 
+    def flips(self, z: Float[Array, "n d"], y: Latent) -> Float[Array, "n d"] | None:
+        """What log q(y) − log r(y | z) gains where a binary variable of z is the other one, for each of them; None
+        where it has to be tried.
+        """
+        return None
+
     def held(self) -> "AbstractView":
         """The same view with its parameters held constant: gradients flow through z and y only."""
         return frozen(self)

@@ -154,6 +154,10 @@ class Collapsed(AbstractView):
     def posterior(self, z):
         return self.process.auxiliary.latent(self.process.residual(z))
 
+    def flips(self, z, y):
+        found = self.process.auxiliary.flips(self.process.residual(z), y)
+        return None if found is None else -found
+
 
 class Extended(AbstractView):
     """f kept: the latent is the pair (ξ, f), f in whitened units. For mean-fields that do not integrate."""

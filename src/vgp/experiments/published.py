@@ -156,7 +156,7 @@ DISCRETE = Published(
             Entry(f"{model} + VGP", f"{row}-vgp"),
         )
     ),
-    notes=("The published figures are of ARM, taken from memory and not from the article. Ours are of DisARM.",),
+    notes=("The published figures are of ARM, taken from memory and not from the article.",),
     discrete=True,
 )
 

@@ -211,6 +211,7 @@ def architecture(configuration: dict[str, Any]) -> str:
         WORDS[key].format(_short(value)) for key, value in values.items() if value and (key, value) != ("outer", 1)
     ]
     words += ["inputs per x"] if configuration.get("inputs") == "network" else []
+    words += [configuration["gradient"]] if configuration.get("model") == "sbn" else []  # the figure depends on it
     return ", ".join(words)
 
 

@@ -175,8 +175,8 @@ _rows += [
     Row("draw-sketch", "vae", **{**_draw_row, **_sketch}),
     Row("draw-sketch-vgp", **{**_draw_vgp, **_sketch}),
 ]
-# Where a unit reaches the pixels through linear layers only, what each flip changes is known, and with r that follows the
-# warp without a network, of all of the bound. With the noise of DisARM the warp finds nothing.
+# Where a unit reaches the pixels through linear layers only, what each flip changes is known; with an r that follows
+# the warp without a network it is known of all of the bound. With the noise of DisARM the warp finds nothing.
 _sbn = {"model": "sbn", "gradient": "DisARM", "joint": True}
 _sbn_vgp = {**_sbn, "num_data": 32, "latent_dim": 16, "rank": 16, "linearised": 1, "inner": ((0.0, 4),)}
 _known = {"gradient": "LocalExpectations"}

@@ -36,7 +36,7 @@ platform_name: "CUDA" dnn_version_info { major: 9 minor: 10 } runtime_version { 
 device_description_str: "NVIDIA H200"
 """
 TURN = 20  # steps in a program, as an epoch has many
-ROWS = {"dlgm1-vae": 0, "dlgm1-vgp": 8, "dlgm1-vgp-shared": 8, "sbn1-linear": 0, "sbn1-linear-vgp": 4, "draw": 0}
+ROWS = {"dlgm1-vae": 0, "dlgm1-vgp": 8, "dlgm1-vgp-shared": 8, "sbn1-linear": 0, "sbn1-linear-vgp": 0, "draw": 0}
 ROWS |= {"draw-vgp": 0}  # each with its K
 
 

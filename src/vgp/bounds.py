@@ -201,7 +201,7 @@ class Importance(AbstractBound):
                 known = target.log_probs(z) - conditioned
             return known, log_q - conditioned
 
-        def flips(z):  # None where they are not known of both parts
+        def flips(z):  # of each part, None where they are not known
             known, ratio = target.flips(conditional, z), view.flips(z, y)
             return (known if closed else None), (None if self.inner else ratio)
 

@@ -16,7 +16,7 @@ log q̂ = log 1/(K+1) Σ_k w_k and w_k = q(z, y_k) / r(y_k | z). An estimator ma
 | `DoublyReparameterised` | `Collapsed`, `Importance`, exact families |
 | `ScoreFunction` | `Collapsed`, `Importance`, every mean-field |
 | `VIMCO` | `Importance` with `outer` > 1, every mean-field |
-| `ARM`, `DisARM`, `LocalExpectations` | the same with `outer=1`, mean-fields with Bernoulli variables |
+| `ARM`, `DisARM`, `LocalExpectations` | `Collapsed`, `Importance` with `outer=1`, Bernoulli variables |
 
 From `ScoreFunction` on they are for variables whose draws no gradient can follow, such as discrete ones (`scoring.py`).
 The path through ξ, f and the variables that can be followed is taken all the same, in the same step.
@@ -112,8 +112,8 @@ class LocalExpectations(AbstractScore):
     ∇_φi E f = E p_i (1 − p_i) (f(z_i = 1) − f(z_i = 0)), with φ the logits.
 
     Much quieter than `DisARM`, whose signal is what all variables do together. It needs what each flip changes: f is
-    all of the bound, tried with one variable after another flipped, or, where the target knows better (`flips`), all
-    of it but log q̂(z) − log q(z | ξ), which goes as in `DisARM`.
+    all of the bound, tried with one variable after another flipped. Where the target knows without trying (`flips`),
+    the rest of the bound, log q̂(z) − log q(z | ξ), goes as in `DisARM`, unless K = 0 and r knows its own part too.
     """
 
 

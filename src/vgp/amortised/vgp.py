@@ -127,7 +127,10 @@ class AmortisedVGP(AbstractEncoder):
         self.sees = sees
         known = width if sees == "features" else 2 * dim
         if auxiliary_width == 0 and (mean != "zero" or factorised):
-            raise ValueError("An auxiliary model without a network has mean='zero' and is not factorised.")
+            raise ValueError(
+                "auxiliary_width=0, r without a network, goes with mean='zero' and factorised=False, got "
+                f"mean={mean!r} and factorised={factorised}; pass a width such as 200."
+            )
         self.auxiliary = (
             Informed(known, seen, c, auxiliary_width, rank=projected, factorised=factorised, key=keys[7])
             if auxiliary_width

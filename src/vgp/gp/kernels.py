@@ -195,14 +195,12 @@ class Sum(AbstractKernel):
         return share, 1 - share
 
     def correlation(self, x, y):
-        first, _ = self._shares()
-        one, other = self.first.correlation(x, y), self.second.correlation(x, y)
-        return other + first * (one - other)
+        first, second = self._shares()
+        return first * self.first.correlation(x, y) + second * self.second.correlation(x, y)
 
     def correlation_diagonal(self, x):
-        first, _ = self._shares()
-        one, other = self.first.correlation_diagonal(x), self.second.correlation_diagonal(x)
-        return other + first * (one - other)
+        first, second = self._shares()
+        return first * self.first.correlation_diagonal(x) + second * self.second.correlation_diagonal(x)
 
     def relevance(self, c):
         first, second = self._shares()

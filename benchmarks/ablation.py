@@ -21,7 +21,8 @@ from vgp import loop
 from vgp.data import Bits, Images, load
 from vgp.experiments import evaluate, rows
 from vgp.experiments.folder import Run
-from vgp.experiments.step import TrainStep, optimizer_of
+from vgp.experiments.optimizer import optimizer_of
+from vgp.experiments.step import TrainStep
 
 SIDE, SEEDS = 14, 2
 COMMON = {"architecture": "small", "batch": 100, "epochs": 20}
@@ -63,7 +64,7 @@ def one(name: str, row: rows.Row, images: Images, seed: int) -> dict[str, float 
         together=together,
         bound=row.make_bound(stage.inner),
         gradient=row.make_gradient(),
-        optimizer=optimizer_of(row),
+        optimizer=optimizer_of(row, together.layout),
         batch=row.batch,
         warmup=0,
         tail=True,

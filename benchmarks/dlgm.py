@@ -19,7 +19,8 @@ import record
 
 from vgp import loop
 from vgp.data import Bits
-from vgp.experiments import rows, step
+from vgp.experiments import parameters, rows, step
+from vgp.experiments.optimizer import optimizer_of
 
 TURN = 250  # steps, an epoch of 50,000 at batch 200
 BASE = dataclasses.replace(rows.find("dlgm1-vgp-shared"), latent_dim=None, rank=32)  # c = d
@@ -60,8 +61,8 @@ def variants() -> dict[str, tuple[rows.Row, int, int]]:
 def prepare(row: rows.Row, inner: int, seeds: int, pixels, turn: int):
     """A compiled epoch and the state that it starts from."""
     learners = [rows.build(row, (28, 28), pixels.mean(), jr.key(s)) for s in range(seeds)]
-    flats, together = zip(*(step.taken_apart(learner) for learner in learners), strict=True)
-    optimizer = step.optimizer_of(row)
+    flats, together = zip(*(parameters.taken_apart(learner) for learner in learners), strict=True)
+    optimizer = optimizer_of(row, together[0].layout)
     states = [loop.init(flat, optimizer, jr.key(s), 10**6) for s, flat in enumerate(flats)]
     state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
     one = step.TrainStep(
@@ -72,7 +73,7 @@ def prepare(row: rows.Row, inner: int, seeds: int, pixels, turn: int):
         optimizer,
         row.batch,
         0,
-        row.optimizer == "adam",
+        row.optimizer != "rmsprop",
     )
     compiled = eqx.filter_jit(loop._turn).lower((one, turn), state).compile()
     return compiled, (one, turn), state, int(flats[0].size)

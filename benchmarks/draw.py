@@ -22,7 +22,8 @@ from dlgm import measure
 
 from vgp import loop
 from vgp.data import Bits
-from vgp.experiments import rows, step
+from vgp.experiments import parameters, rows, step
+from vgp.experiments.optimizer import optimizer_of
 
 PLAIN = rows.find("draw")
 VGP = rows.find("draw-vgp")
@@ -57,11 +58,18 @@ def variants() -> dict[str, tuple[rows.Row, int, str | None]]:
 def prepare(row: rows.Row, inner: int, pixels: Bits, turn: int):
     """A compiled run of `turn` steps and the state that it starts from."""
     learner = rows.build(row, (28, 28), pixels.mean(), jr.key(0))
-    flat, together = step.taken_apart(learner)
-    optimizer = step.optimizer_of(row)
+    flat, together = parameters.taken_apart(learner)
+    optimizer = optimizer_of(row, together.layout)
     state = jax.tree.map(lambda leaf: leaf[None], loop.init(flat, optimizer, jr.key(1), 10**6))
     one = step.TrainStep(
-        pixels, together, row.make_bound(inner), row.make_gradient(), optimizer, row.batch, 0, row.optimizer == "adam"
+        pixels,
+        together,
+        row.make_bound(inner),
+        row.make_gradient(),
+        optimizer,
+        row.batch,
+        0,
+        row.optimizer != "rmsprop",
     )
     return eqx.filter_jit(loop._turn).lower((one, turn), state), (one, turn), state, int(flat.size)
 

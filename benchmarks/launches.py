@@ -22,7 +22,8 @@ from jax.experimental import topologies  # noqa: E402
 
 from vgp import loop  # noqa: E402
 from vgp.data import Bits  # noqa: E402
-from vgp.experiments import rows, step  # noqa: E402
+from vgp.experiments import parameters, rows, step  # noqa: E402
+from vgp.experiments.optimizer import optimizer_of  # noqa: E402
 
 H200 = """
 gpu_device_info {
@@ -46,9 +47,10 @@ def compiled(row: rows.Row, inner: int) -> str:
     place = jax.sharding.NamedSharding(topologies.make_mesh(topology, (1,), ("x",)), jax.sharding.PartitionSpec())
     with jax.default_device(jax.devices("cpu")[0]):
         pixels = Bits.pack(jr.uniform(jr.key(0), (row.batch * TURN, 784)) < 0.13)
-        flat, together = step.taken_apart(rows.build(row, (28, 28), pixels.mean(), jr.key(0)))
-        state = jax.tree.map(lambda x: x[None], loop.init(flat, step.optimizer_of(row), jr.key(1), 10**6))
-    rest = row.make_gradient(), step.optimizer_of(row), row.batch, 0, row.optimizer == "adam"
+        flat, together = parameters.taken_apart(rows.build(row, (28, 28), pixels.mean(), jr.key(0)))
+        optimizer = optimizer_of(row, together.layout)
+        state = jax.tree.map(lambda x: x[None], loop.init(flat, optimizer, jr.key(1), 10**6))
+    rest = row.make_gradient(), optimizer, row.batch, 0, row.optimizer != "rmsprop"
     arrays, static = eqx.partition(step.TrainStep(pixels, together, row.make_bound(inner), *rest), eqx.is_array)
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), (arrays, state))
     usual, jax.default_backend = jax.default_backend, lambda: "gpu"  # what the library asks where it has two ways

@@ -58,7 +58,7 @@ def test_a_vgp_begins_where_a_draw_ended(folder, monkeypatch):
     had, apart = open_run(folder / "draw").load()
     donor = leaves(apart(had.best[0]))
     run = rows.build(rows.find("draw-vgp"), (2, 3), np.full(6, 0.5), jax.random.key(0))
-    from vgp.experiments.step import taken_apart
+    from vgp.experiments.parameters import taken_apart
 
     _, together = taken_apart(run)
     ours = leaves(together(seen[0].state.params[0]))

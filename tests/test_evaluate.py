@@ -27,8 +27,8 @@ from vgp.data import Bits, Grays, Images
 from vgp.experiments import evaluate, records, rows
 from vgp.experiments.evaluate import bound, estimate
 from vgp.experiments.folder import Progress, Run
+from vgp.experiments.parameters import taken_apart
 from vgp.experiments.rows import Learner
-from vgp.experiments.step import taken_apart
 from vgp.rivals.planar import PlanarEncoder
 from vgp.rivals.vae import GaussianEncoder
 

@@ -17,7 +17,8 @@ from vgp.compiling import once
 from vgp.data import load
 from vgp.experiments import commands, evaluate, records, rows, train as training
 from vgp.experiments.folder import open_run
-from vgp.experiments.step import TrainStep, taken_apart
+from vgp.experiments.parameters import taken_apart
+from vgp.experiments.step import TrainStep
 from vgp.gradients import Pathwise
 
 pytest_plugins = "training_fixtures"

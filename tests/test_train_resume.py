@@ -40,6 +40,15 @@ def test_an_interrupted_run_goes_on_bit_for_bit(straight, source, images, tmp_pa
     assert_same(go_on(tmp_path), straight[1])
 
 
+def test_muon_goes_on_bit_for_bit(source, images, tmp_path, monkeypatch):
+    whole = go(begin(tmp_path / "whole", source, images, optimizer="muon"))
+    with monkeypatch.context() as patch:
+        at_epoch(patch, 2, interrupt)
+        assert go(begin(tmp_path / "cut", source, images, optimizer="muon")).ending == "interrupted"
+    assert_same(go_on(tmp_path / "cut"), whole)
+    assert whole.history[-1].mean() > whole.history[0].mean()
+
+
 def test_ctrl_c_where_k_changes_is_heard(straight, source, images, tmp_path, monkeypatch):
     at_epoch(monkeypatch, 3, interrupt)
     assert go(begin(tmp_path, source, images)).ending == "interrupted"

@@ -158,6 +158,7 @@ def train(
     seeds: Annotated[int, typer.Option(help="How many seeds, side by side.")] = 1,
     batch: Annotated[int | None, typer.Option(help="Images per step.")] = None,
     rate: Annotated[float | None, typer.Option(help="The learning rate.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="adam, muon or rmsprop.")] = None,
     warmup: Annotated[int | None, typer.Option(help="Epochs in which the KL's weight rises to one.")] = None,
     architecture: Annotated[str | None, typer.Option(help="deep (2×200, 2×100 units) or literal (100).")] = None,
     early: Annotated[bool, typer.Option(help="Stop when the validation bound no longer improves.")] = True,
@@ -178,6 +179,7 @@ def train(
     from .experiments.commands import run_train
 
     changes = {"epochs": epochs, "batch": batch, "rate": rate, "warmup": warmup, "architecture": architecture}
+    changes["optimizer"] = optimizer
     folder = {"data": data, "protocol": protocol, "out": out, "resume": resume, "fresh": fresh}
     if code := run_train(row, **folder, seed=seed, seeds=seeds, early=early, start=start, **changes):
         raise typer.Exit(code)

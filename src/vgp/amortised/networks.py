@@ -12,12 +12,14 @@ from ..noise import initial_normal
 
 
 class Dense(eqx.Module):
-    """A linear layer. Starts at Glorot and Bengio's scale, or at zero."""
+    """A linear layer, or `blocks` of them side by side. Starts at Glorot and Bengio's scale, or at zero."""
 
     weight: Float[Array, "i o"]
     bias: Float[Array, " o"]
+    blocks: int = eqx.field(static=True)
 
-    def __init__(self, inputs: int, outputs: int, *, zero: bool = False, key: PRNGKeyArray):
+    def __init__(self, inputs: int, outputs: int, *, zero: bool = False, blocks: int = 1, key: PRNGKeyArray):
+        self.blocks = blocks
         scale = (2.0 / (inputs + outputs)) ** 0.5
         start = np.zeros((inputs, outputs)) if zero else scale * initial_normal(key, (inputs, outputs))
         self.weight = jnp.asarray(start, float)

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from .folder import Progress, Run
+from .parameters import Parameters, taken_apart
 from .rows import Learner
-from .step import Parameters, taken_apart
 
 
 def begin_with(progress: Progress, together: Parameters, other: Run) -> tuple[Progress, int]:

@@ -13,8 +13,9 @@ from ..models import DRAW
 from . import pictures, records
 from .begun import begin_with
 from .folder import DESCRIPTION, STATE, Progress, Run, is_kept, is_run, open_run
+from .optimizer import OPTIMIZERS
+from .parameters import Parameters
 from .rows import Row, find
-from .step import Parameters
 from .train import PATIENCE, sentence, train
 
 
@@ -102,6 +103,9 @@ def _possible(row: Row, changes: dict[str, Any]) -> None:
     rate, architecture = changes.get("rate", row.rate), changes.get("architecture", row.architecture)
     if not 0 < rate < np.inf:
         raise ValueError(f"--rate must be a positive number, got {rate}.")
+    optimizer = changes.get("optimizer", row.optimizer)
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(f"--optimizer must be {', '.join(OPTIMIZERS[:-1])} or {OPTIMIZERS[-1]}, got '{optimizer}'.")
     names = ["deep", "literal"] if row.model == "dlgm" else [row.architecture]
     if architecture not in names:
         names = " or ".join(names)
@@ -131,7 +135,7 @@ def _same(run: Run, name: str, images: Images, changes: dict[str, Any], seed: in
         )
     # A seed, or a number of them, that was left out comes as 0 or 1.
     asked = {**changes, "seed": seed or run.seed, "seeds": run.seeds if seeds == 1 else seeds}
-    for key in ("batch", "warmup", "architecture", "seed", "seeds"):
+    for key in ("batch", "optimizer", "warmup", "architecture", "seed", "seeds"):
         had = getattr(run if key.startswith("seed") else run.row, key)
         if asked.get(key, had) != had:
             raise ValueError(

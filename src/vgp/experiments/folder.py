@@ -16,7 +16,8 @@ from ..checkpoint import CheckpointError, flatten, read, restore, write
 from ..data import Images, load
 from ..data.images import READERS
 from . import rows
-from .step import Parameters, optimizer_of, taken_apart
+from .optimizer import optimizer_of
+from .parameters import Parameters, taken_apart
 
 DESCRIPTION, STATE = "run.json", "state.vgp"
 
@@ -79,7 +80,7 @@ class Run:
         learners = [rows.build(self.row, self.images.shape, mean, jax.random.fold_in(key, 0)) for key in keys]
         flats, together = zip(*(taken_apart(learner) for learner in learners), strict=True)
         steps = self.row.epochs * (len(self.images.train) // self.row.batch)
-        optimizer = optimizer_of(self.row)
+        optimizer = optimizer_of(self.row, together[0].layout)
         states = [loop.init(f, optimizer, jax.random.fold_in(k, 1), steps) for f, k in zip(flats, keys, strict=True)]
         state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
         none = np.zeros((0, self.seeds))

@@ -17,7 +17,7 @@ import numpy as np
 from ..data import AbstractPixels
 from . import evaluate
 from .folder import Progress, Run
-from .step import Parameters
+from .parameters import Parameters
 
 
 def measure(

@@ -15,8 +15,10 @@ from ..data import AbstractPixels
 from ..gradients import VALUES
 from .folder import Progress, Run
 from .metrics import Writer
+from .optimizer import optimizer_of
+from .parameters import Parameters
 from .rows import stages
-from .step import Parameters, TrainStep, optimizer_of
+from .step import TrainStep
 
 CHECKS = 50  # looks at the validation images in a run
 PATIENCE = 15  # of them without improvement before a run stops
@@ -47,7 +49,7 @@ def train(run: Run, progress: Progress, together: Parameters, *, show: bool = Tr
         raise ValueError(
             f"A batch of {row.batch} is larger than the {len(images.train)} training images; pass a smaller --batch."
         )
-    optimizer, started, before = optimizer_of(row), time.monotonic(), progress.seconds
+    optimizer, started, before = optimizer_of(row, together.layout), time.monotonic(), progress.seconds
     end = int(np.max(progress.state.tail_from + progress.state.tail_steps))
     every = max(1, end // per_epoch // CHECKS)
     seen = jnp.asarray(np.linspace(0, len(images.valid) - 1, min(IMAGES, len(images.valid))).astype(np.int32))
@@ -94,7 +96,7 @@ def train(run: Run, progress: Progress, together: Parameters, *, show: bool = Tr
             optimizer=optimizer,
             batch=row.batch,
             warmup=row.warmup * per_epoch,
-            tail=row.optimizer == "adam",
+            tail=row.optimizer != "rmsprop",
             draws=row.draws,
         )
         outcome = loop.run(

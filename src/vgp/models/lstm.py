@@ -30,7 +30,7 @@ class LSTM(eqx.Module):
     shifts: Float[Array, "5 u"] | None
 
     def __init__(self, inputs: int, units: int, *, normalised: bool = False, key: PRNGKeyArray):
-        gates = Dense(inputs + units, 4 * units, key=key)
+        gates = Dense(inputs + units, 4 * units, blocks=4, key=key)
         forget = np.zeros(4 * units)
         forget[units : 2 * units] = 1.0  # remembers, at first
         self.gates = gates.starting(forget)

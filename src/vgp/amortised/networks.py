@@ -12,7 +12,11 @@ from ..noise import initial_normal
 
 
 class Dense(eqx.Module):
-    """A linear layer, or `blocks` of them side by side. Starts at Glorot and Bengio's scale, or at zero."""
+    """A linear layer. Starts at Glorot and Bengio's scale, or at zero.
+
+    `blocks` is how many matrices lie side by side in it, as those of an LSTM's gates do; an optimiser of matrices looks
+    at each. It is 0 where the outputs are the entries of a matrix themselves.
+    """
 
     weight: Float[Array, "i o"]
     bias: Float[Array, " o"]

@@ -41,7 +41,8 @@ class AmortisedVGP(AbstractEncoder):
     `project`, whether r sees the residual through the local outputs; `linearised`, how many steps r takes from its
     network's guess towards the posterior of ξ under the warp made linear; `sees`, what of x the network of r sees, the
     "features" of the network or the "meanfield" μ(x) and σ(x); `factorised`, the paper's r(f | x, ξ, z); `start`, the
-    scale of the outputs at the start, relative to a layer's usual one.
+    scale of the outputs at the start, relative to a layer's usual one; `reach`, that of the basis: the smaller it is,
+    the slower the outputs move, which keeps the noise of early gradients out of them.
     """
 
     dim: int = eqx.field(static=True)
@@ -78,6 +79,7 @@ class AmortisedVGP(AbstractEncoder):
         factorised: bool = False,
         linearised: int = 0,
         start: float = 0.0,
+        reach: float = 1.0,
         project: bool = True,
         mean: Literal["zero", "affine", "network"] = "zero",
         noise: float = 0.5,
@@ -115,14 +117,14 @@ class AmortisedVGP(AbstractEncoder):
                 "linearised= goes with a Normal mean-field or a Bernoulli one of probits, got "
                 f"{type(self.meanfield).__name__}; leave it out."
             )
-        outputs = Dense(width, (rank or m) * p, key=keys[3])
+        outputs = Dense(width, (rank or m) * p, blocks=0, key=keys[3])
         self.outputs = eqx.tree_at(lambda layer: layer.weight, outputs, start * outputs.weight)
-        self.basis = None if rank is None else initial_normal(keys[4], (m, rank)) / rank**0.5
+        self.basis = None if rank is None else reach * initial_normal(keys[4], (m, rank)) / rank**0.5
         self.inputs = SPREAD * initial_normal(keys[5], (m, c))
-        self.moved = Dense(width, m * c, zero=True, key=keys[6]) if inputs == "network" else None
+        self.moved = Dense(width, m * c, zero=True, blocks=0, key=keys[6]) if inputs == "network" else None
         each = np.full(c, 1.0 / c)
         self.kernel = ARD(0.05, each) + Linear(0.05, each) if kernel is None else kernel
-        self.tilted = Dense(width, dim * c, zero=True, key=key) if mean == "network" else None
+        self.tilted = Dense(width, dim * c, zero=True, blocks=0, key=key) if mean == "network" else None
         projected = ((rank or m) + (c if mean == "network" else 0)) if project else 0
         self.sees = sees
         known = width if sees == "features" else 2 * dim

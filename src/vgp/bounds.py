@@ -27,7 +27,7 @@ from .families.base import (
     frozen,
     whitened,
 )
-from .gradients import AbstractGradient, AbstractScore, Pathwise, StickingTheLanding, scale_gradient
+from .gradients import VALUES, AbstractGradient, AbstractScore, Pathwise, StickingTheLanding, scale_gradient
 from .noise import sample
 from .scoring import needs_score, scored
 from .target import Target
@@ -320,7 +320,7 @@ def _hierarchical(family, name) -> AbstractHierarchical:
 
 
 def _refuse(gradient, name):
-    if not isinstance(gradient, Pathwise):
+    if gradient is not VALUES and not isinstance(gradient, Pathwise):
         raise TypeError(f"{name} goes with vgp.gradients.Pathwise(), got {type(gradient).__name__}.")
 
 

@@ -1,12 +1,15 @@
 """Where the time of a training step goes on a GPU: the kernels that take longest, from JAX's own trace.
 
-    python benchmarks/kernels.py ROW [--batch N] [--inner K]
+    python benchmarks/kernels.py ROW [--inner K] [--set KEY=VALUE ...]
+
+for example dlgm1-vgp-shared --inner 0 --set num_data=500 --set rank=None, with keys of `vgp.experiments.rows.Row`.
 
 Random images of 28 × 28. Kernels of the same kind are counted together. `busy` is the time in which the device works;
 what is left of a step's wall time are gaps between kernels. XLA's own settings are those of XLA_FLAGS.
 """
 
 import argparse
+import ast
 import collections
 import dataclasses
 import gzip
@@ -41,14 +44,22 @@ def events(folder: Path) -> list[tuple[str, float]]:
     ]
 
 
+def _setting(text: str) -> tuple[str, object]:
+    key, _, value = text.partition("=")
+    try:
+        return key, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key, value  # a word
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("row")
-    parser.add_argument("--batch", type=int)
     parser.add_argument("--inner", type=int)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     row = rows.find(options.row)
-    row = dataclasses.replace(row, batch=options.batch or row.batch)
+    row = dataclasses.replace(row, **dict(_setting(text) for text in options.set))
     inner = row.inner[-1][1] if options.inner is None else options.inner
     pixels = Bits.pack(jr.uniform(jr.key(0), (row.batch * TURN, 784)) < 0.13)
     lowered, constant, state, _ = prepare(row, inner, pixels, TURN)

@@ -160,7 +160,8 @@ _rows = [
         epochs=20,
     ),
 ]
-# Muon needs half as many steps as Adam, or fewer. Under either the outputs do better when they move slowly.
+# Muon needs half as many steps as Adam, or fewer. Under either the outputs do better when they move slowly. Sketches
+# have not been tried with it.
 _muon = {"optimizer": "muon", "rate": 3e-3}
 _draw_row: dict[str, Any] = {
     **{"model": "draw", "architecture": "draw", "glimpses": 64, "unroll": 8, "batch": 128, "clip": 5.0, "epochs": 300},
@@ -171,7 +172,7 @@ _draw_vgp = {
     **{"family": "vgp", "num_data": 100, "latent_dim": 16, "rank": 16, "reach": 0.2},
 }
 _paper = {"sees": "meanfield", "project": False}
-_sketch = {"data": "sketch"}
+_sketch = {"data": "sketch", "optimizer": "adam", "rate": 8e-4}
 _rows += [
     Row("draw", "vae", **_draw_row),
     Row("draw-vgp", **_draw_vgp),
@@ -181,7 +182,7 @@ _rows += [
 ]
 # Where a unit reaches the pixels through linear layers only, what each flip changes is known; with an r that follows
 # the warp without a network it is known of all of the bound. With the noise of DisARM the warp finds nothing.
-_sbn = {"model": "sbn", "gradient": "DisARM", "joint": True, **_muon}
+_sbn = {"model": "sbn", "gradient": "DisARM", "joint": True, **_muon, "rate": 1.5e-3, "epochs": 100}
 _sbn_vgp = {**_sbn, "num_data": 32, "reach": 0.2, "latent_dim": 16, "rank": 16, "linearised": 1, "inner": ((0.0, 4),)}
 _known = {"gradient": "LocalExpectations"}
 _known_vgp = {**_known, "auxiliary_width": 0, "inner": ((0.0, 0),)}

@@ -182,7 +182,7 @@ _rows += [
 ]
 # Where a unit reaches the pixels through linear layers only, what each flip changes is known; with an r that follows
 # the warp without a network it is known of all of the bound. With the noise of DisARM the warp finds nothing.
-_sbn = {"model": "sbn", "gradient": "DisARM", "joint": True, **_muon, "rate": 1.5e-3, "epochs": 100}
+_sbn = {"model": "sbn", "gradient": "DisARM", "joint": True, **_muon, "rate": 1.5e-3}
 _sbn_vgp = {**_sbn, "num_data": 32, "reach": 0.2, "latent_dim": 16, "rank": 16, "linearised": 1, "inner": ((0.0, 4),)}
 _known = {"gradient": "LocalExpectations"}
 _known_vgp = {**_known, "auxiliary_width": 0, "inner": ((0.0, 0),)}

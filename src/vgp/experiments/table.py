@@ -166,7 +166,7 @@ def paper_table(published: Published, records: Sequence[Record]) -> Grid:
         cells = [[entry.model + source, *([entry.row] if entry.row != entry.model else [])]]
         cells += [[str(figure) for figure in getattr(entry, column)] or ["—"] for column in quoted]
         mine = [group for group in groups if _belongs(group, entry)]
-        cells += [_ours([g for g in mine if g.records[0]["protocol"] == protocol]) for protocol in PROTOCOLS]
+        cells += [_ours(entry, [g for g in mine if g.records[0]["protocol"] == protocol]) for protocol in PROTOCOLS]
         rows.append(cells)
     head = ["model", *(columns[column] for column in quoted), *(f"ours, {p}" for p in PROTOCOLS)]
     return Grid(published.title, head, rows, len(published.entries), _notes(published, entries, records))
@@ -174,7 +174,7 @@ def paper_table(published: Published, records: Sequence[Record]) -> Grid:
 
 def _belongs(group: Group, entry: Entry) -> bool:
     record = group.records[0]
-    return record["row"] == entry.row and entry.epochs in (None, record["epochs"])
+    return record["row"] in (entry.row, *entry.also) and entry.epochs in (None, record["epochs"])
 
 
 def _other(published: Published, record: Record) -> Entry:
@@ -183,7 +183,7 @@ def _other(published: Published, record: Record) -> Entry:
     return next((entry for entry in published.others if entry.row == record["row"]), mine)
 
 
-def _ours(groups: Sequence[Group]) -> Cell:
+def _ours(entry: Entry, groups: Sequence[Group]) -> Cell:
     if not groups:
         return ["not yet run"]
     best, first = groups[0], groups[0].records[0]
@@ -192,7 +192,7 @@ def _ours(groups: Sequence[Group]) -> Cell:
     if count > 1 and math.isfinite(best.score):
         values = [record[key] for record in best.records]
         seeds += f", range {max(values) - min(values):.2f}"
-    lines = [*best.figures(), architecture(first["configuration"])]
+    lines = [*best.figures(), first["row"] if first["row"] != entry.row else "", architecture(first["configuration"])]
     lines += [f"{first['epochs']} epochs, {statistics.fmean(r['seconds'] for r in best.records):.0f} s", seeds]
     begun = first["configuration"].get("begun")
     lines += [f"begun with {begun}"] if begun else []

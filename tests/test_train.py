@@ -258,6 +258,23 @@ def test_warm_up_weighs_the_divergence(images):
         np.testing.assert_allclose(moved, gradient, atol=1e-5)
 
 
+def test_the_encoder_may_see_flipped_pixels(images):
+    for flip in (0.0, 0.3, 0.999999):
+        step, state = a_step(images, flip=flip)
+        value = once(lambda state, step=step: step(state, step.begin(state))[1])(state)[0]
+        data_key, bound_key = jr.split(jr.fold_in(state.key[0], 0))
+        x = images.train(step.begin(state)[0][0], data_key)
+        learner = step.together(state.params[0])
+
+        def of(seen, x=x, learner=learner, key=bound_key):
+            return float(jnp.mean(Importance(inner=0)(learner.model.at(x), learner.encoder.at(seen), key, 20)))
+
+        if flip == 0.3:
+            assert abs(float(value) - of(x)) > 1e-4 and abs(float(value) - of(1 - x)) > 1e-4
+        else:  # as it is, or all turned over: the target keeps the image itself
+            np.testing.assert_allclose(value, of(x if flip == 0 else 1 - x), rtol=1e-5)
+
+
 def test_the_rows_settings_reach_the_step(source, images, tmp_path, monkeypatch):
     seen = []
 
@@ -267,8 +284,9 @@ def test_the_rows_settings_reach_the_step(source, images, tmp_path, monkeypatch)
 
     monkeypatch.setattr(loop, "run", run)
     go(begin(tmp_path, source, images, warmup=2))
-    go(begin(tmp_path, source, images, optimizer="rmsprop"))
+    go(begin(tmp_path, source, images, optimizer="rmsprop", flip=0.25))
     (first, options), (second, _) = seen
+    assert (first.flip, second.flip) == (0.0, 0.25)
     assert (first.warmup, first.batch, first.tail, first.per_epoch) == (2 * PER_EPOCH, 20, True, PER_EPOCH)
     assert (second.warmup, second.tail) == (0, False)
     assert (options["turn"], options["until"], options["restarts"]) == (PER_EPOCH, 3 * PER_EPOCH, 2)

@@ -160,6 +160,9 @@ def train(
     rate: Annotated[float | None, typer.Option(help="The learning rate.")] = None,
     optimizer: Annotated[str | None, typer.Option(help="adam, muon or rmsprop.")] = None,
     warmup: Annotated[int | None, typer.Option(help="Epochs in which the KL's weight rises to one.")] = None,
+    flip: Annotated[
+        float | None, typer.Option(help="Share of pixels turned over in what the inference network sees in training.")
+    ] = None,
     architecture: Annotated[str | None, typer.Option(help="deep (2×200, 2×100 units) or literal (100).")] = None,
     early: Annotated[bool, typer.Option(help="Stop when the validation bound no longer improves.")] = True,
     start: Annotated[Path | None, typer.Option(help="A run to begin with the parameters of, where they fit.")] = None,
@@ -179,7 +182,7 @@ def train(
     from .experiments.commands import run_train
 
     changes = {"epochs": epochs, "batch": batch, "rate": rate, "warmup": warmup, "architecture": architecture}
-    changes["optimizer"] = optimizer
+    changes |= {"optimizer": optimizer, "flip": flip}
     folder = {"data": data, "protocol": protocol, "out": out, "resume": resume, "fresh": fresh}
     if code := run_train(row, **folder, seed=seed, seeds=seeds, early=early, start=start, **changes):
         raise typer.Exit(code)

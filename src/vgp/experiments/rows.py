@@ -84,6 +84,7 @@ class Row:
     batch: int = 200
     epochs: int = 1000
     warmup: int = 0  # epochs in which the weight of the divergence rises to one
+    flip: float = 0.0  # the share of pixels that are turned over, anew in each step, in what the encoder sees
     begun: str = ""  # the run whose parameters it began with, if any
 
     @property

@@ -28,6 +28,7 @@ class TrainStep(eqx.Module):
     warmup: int = eqx.field(static=True)  # steps
     tail: bool = eqx.field(static=True)
     draws: int = eqx.field(static=True, default=1)  # of z for each image
+    flip: float = eqx.field(static=True, default=0.0)  # the share of pixels that are turned over for the encoder
 
     @property
     def per_epoch(self) -> int:
@@ -50,11 +51,16 @@ class TrainStep(eqx.Module):
     def _one(self, state, order):
         data_key, bound_key = jr.split(jr.fold_in(state.key, state.step))
         x = self.pixels(order[state.step % self.per_epoch], data_key)
+        seen = x
+        if (
+            self.flip
+        ):  # the bound is one for whatever q: noise in what the encoder sees keeps it from learning x by heart
+            seen = jnp.where(jr.bernoulli(jr.fold_in(data_key, 1), self.flip, x.shape), 1 - x, x)
         weight = jnp.minimum((state.step + 1) / self.warmup, 1.0) if self.warmup else 1.0
 
         def objective(params):
             learner = self.together(params)
-            target, family = learner.model.at(x, 1 / weight), learner.encoder.at(x, learner.model)
+            target, family = learner.model.at(x, 1 / weight), learner.encoder.at(seen, learner.model)
             return weight * jnp.mean(self.bound(target, family, bound_key, self.draws * self.batch, self.gradient))
 
         value, gradient = jax.value_and_grad(objective)(state.params)

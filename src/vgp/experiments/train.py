@@ -98,6 +98,7 @@ def train(run: Run, progress: Progress, together: Parameters, *, show: bool = Tr
             warmup=row.warmup * per_epoch,
             tail=row.optimizer != "rmsprop",
             draws=row.draws,
+            flip=row.flip,
         )
         outcome = loop.run(
             step,

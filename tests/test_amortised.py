@@ -267,6 +267,16 @@ def test_starts_near_the_mean_field_with_no_gap(key):
     assert model.dim == encoder.dim
 
 
+def test_a_smaller_basis_and_the_layers_that_are_no_matrices(key):
+    usual, small = (
+        AmortisedVGP((PIXELS, 5), 2, 4, 2, rank=3, inputs="network", mean="network", reach=reach, key=key)
+        for reach in (1.0, 0.2)
+    )
+    np.testing.assert_allclose(small.basis, 0.2 * usual.basis, rtol=1e-6)
+    assert [layer.blocks for layer in (usual.loc, usual.log_scale)] == [1, 1]
+    assert [layer.blocks for layer in (usual.outputs, usual.moved, usual.tilted)] == [0, 0, 0]  # left to Adam
+
+
 # ---------------------------------------------------------------- what is refused
 
 

@@ -161,8 +161,8 @@ _rows = [
         epochs=20,
     ),
 ]
-# Muon needs half as many steps as Adam, or fewer. Under either the outputs do better when they move slowly. Sketches
-# have not been tried with it.
+# In trials Muon needed half as many steps as Adam, or fewer, and the outputs did better when they moved slowly.
+# Sketches have not been tried with it.
 _muon = {"optimizer": "muon", "rate": 3e-3}
 _draw_row: dict[str, Any] = {
     **{"model": "draw", "architecture": "draw", "glimpses": 64, "unroll": 8, "batch": 128, "clip": 5.0, "epochs": 300},

@@ -52,9 +52,8 @@ class TrainStep(eqx.Module):
         data_key, bound_key = jr.split(jr.fold_in(state.key, state.step))
         x = self.pixels(order[state.step % self.per_epoch], data_key)
         seen = x
-        if (
-            self.flip
-        ):  # the bound is one for whatever q: noise in what the encoder sees keeps it from learning x by heart
+        if self.flip:
+            # The bound is one for whatever q: noise in what the encoder sees keeps it from learning x by heart.
             seen = jnp.where(jr.bernoulli(jr.fold_in(data_key, 1), self.flip, x.shape), 1 - x, x)
         weight = jnp.minimum((state.step + 1) / self.warmup, 1.0) if self.warmup else 1.0
 

@@ -1,7 +1,5 @@
 """`vgp train`: it learns, watches the validation images, and keeps what is finite."""
 
-import json
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -14,8 +12,7 @@ from training_runs import PER_EPOCH, TINY, assert_same, begin, command, go, invo
 from vgp import loop
 from vgp.bounds import AbstractBound, Importance, draw
 from vgp.compiling import once
-from vgp.data import load
-from vgp.experiments import commands, evaluate, records, rows, train as training
+from vgp.experiments import commands, evaluate, rows, train as training
 from vgp.experiments.folder import open_run
 from vgp.experiments.parameters import taken_apart
 from vgp.experiments.step import TrainStep
@@ -68,27 +65,6 @@ def test_seeds_side_by_side_are_those_of_runs_of_their_own(source, images, tmp_p
     np.testing.assert_allclose(together.checks[:, 2:], single.checks[:, 1:], rtol=1e-4)
     np.testing.assert_allclose(together.state.params[1], single.state.params[0], atol=1e-4)
     assert np.abs(together.state.params[0] - single.state.params[0]).max() > 0.1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", list(rows.ROWS))
-def test_every_row_can_be_trained_and_measured(source, images, tmp_path, monkeypatch, name):
-    for kind, layers in rows.ARCHITECTURES:
-        monkeypatch.setitem(rows.ARCHITECTURES, (kind, layers), (((3, 2)[:layers]), ((8, 8), (4,))[:layers]))
-    row = rows.find(name)
-    sizes = {"num_data": 4, "latent_dim": 1, "rank": row.rank and 2, "auxiliary_width": 4, "length": min(row.length, 2)}
-    if row.model == "draw":
-        flat = np.load(source)
-        source, sizes = tmp_path / "shaped.npz", {**sizes, "glimpses": 2, "reading": 2, "writing": 2}
-        np.savez(source, **{key: flat[key].reshape(-1, 2, 3) for key in flat})
-        images = load(source)
-    run = begin(tmp_path, source, images, row, **sizes, batch=20, epochs=2, outer=min(row.outer, 5))
-    progress = go(run)
-    assert progress.ending == "max_steps" and np.isfinite(progress.history).all()
-    _, together = open_run(tmp_path).load()
-    record = records.measure(run, progress, together, 1, samples=20, inner=2)
-    json.dumps(record, allow_nan=False)
-    assert 1 < record["estimate"] < record["bound"] + 0.5 < 10
 
 
 # ---------------------------------------------------------------- what is not finite

@@ -92,7 +92,7 @@ def update(
     params = optax.apply_updates(state.params, updates)
     # Not of the updates too: they would have to be written down before it is known whether they are wanted.
     finite = jnp.isfinite(value)
-    for leaf in jax.tree.leaves(gradient):
+    for leaf in jax.tree.leaves(jax.lax.optimization_barrier(gradient)):  # to look while it is put together is slower
         finite &= jnp.all(jnp.isfinite(leaf))
     params, moved = jax.tree.map(
         lambda new, old: jnp.where(finite, new, old), (params, moved), (state.params, state.optimizer)
@@ -131,7 +131,8 @@ def _turn(constant, state):
     # A fixed number of steps with something made ready for all of them, as the order of an epoch's data.
     step, length = constant
     ready = step.begin(state)
-    return jax.lax.scan(lambda state, _: step(state, ready), state, length=length)
+    state, values = jax.lax.scan(lambda state, _: step(state, ready), step.opened(state), length=length)
+    return step.closed(state), values
 
 
 _advance_turn = eqx.filter_jit(_turn, donate="all-except-first")
@@ -171,9 +172,9 @@ def run(
 ) -> Outcome:
     """Runs `step` until the run's end, the stopping rule, divergence or Ctrl-C.
 
-    With `turn` a chunk is always that many steps, one scan with `step.begin(state)` made ready before it, and the
-    history holds the mean of each; `between` is then called after every turn and ends the run by returning True.
-    `until` ends this call before the run's own end.
+    With `turn` a chunk is always that many steps, one scan over `step.opened(state)` with `step.begin(state)` made
+    ready before it, and the history holds the mean of each; `between` is then called after every turn and ends the run
+    by returning True. `until` ends this call before the run's own end.
 
     `save` is called at most every `save_every` seconds; the end is the caller's to save. Decisions fall at multiples of
     the rule's `every`, never at moments that depend on the clock, so that a resumed run makes the same ones.

@@ -3,12 +3,15 @@
 import itertools
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..noise import initial_normal
+
+LARGE = 2**20  # weights from which a layer is better off by itself
 
 
 class Dense(eqx.Module):
@@ -34,6 +37,9 @@ class Dense(eqx.Module):
         return eqx.tree_at(lambda layer: layer.bias, self, jnp.asarray(bias, float))
 
     def __call__(self, x: Float[Array, "*n i"]) -> Float[Array, "*n o"]:
+        if self.weight.size >= LARGE:
+            # XLA merges products that read the same: a gain where they are small, but these weights would be copied.
+            x = jax.lax.optimization_barrier(x)
         return self.given(x @ self.weight + self.bias)
 
     def given(self, whole: Float[Array, "*n o"]) -> Float[Array, "*n o"]:

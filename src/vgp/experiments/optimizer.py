@@ -10,7 +10,7 @@ from jaxtyping import Array
 from optax.contrib import MuonDimensionNumbers
 
 from .. import optimizers
-from .parameters import Layout
+from .parameters import Layout, Parts
 from .rows import Row
 
 OPTIMIZERS = ("adam", "muon", "rmsprop")
@@ -49,8 +49,8 @@ def muon(rate: float, layout: Layout) -> optax.GradientTransformation:
     kinds = {"matrices": [matrix for is_wide in wide if is_wide], "rest": None}
     steps = optax.contrib.muon(rate, consistent_rms=RMS, muon_weight_dimension_numbers=kinds)
 
-    def sorted_out(flat: Array) -> dict:
-        leaves = layout.leaves(flat)
+    def sorted_out(params: Array | Parts) -> dict:
+        leaves = layout.leaves(params)
         matrices, rest = [], []
         for leaf, (shape, blocks), is_wide in zip(leaves, pieces, wide, strict=True):
             if is_wide:
@@ -59,16 +59,17 @@ def muon(rate: float, layout: Layout) -> optax.GradientTransformation:
                 rest.append(leaf.ravel())
         return {"matrices": matrices, "rest": jnp.concatenate(rest)}
 
-    def together(kinds: dict) -> Array:
+    def together(kinds: dict, like: Array | Parts) -> Array | Parts:
         sizes = [math.prod(shape) for (shape, _), is_wide in zip(pieces, wide, strict=True) if not is_wide]
         matrices, rest = iter(kinds["matrices"]), iter(jnp.split(kinds["rest"], np.cumsum(sizes)[:-1]))
-        return layout.ravel([next(matrices if is_wide else rest) for is_wide in wide])
+        leaves = [next(matrices if is_wide else rest) for is_wide in wide]
+        return layout.parts(leaves) if isinstance(like, Parts) else layout.ravel(leaves)
 
     def init(flat):
         return steps.init(sorted_out(flat))
 
     def update(flat, state, params):
         updates, state = steps.update(sorted_out(flat), state, sorted_out(params))
-        return together(updates), state
+        return together(updates, params), state
 
     return optax.GradientTransformation(init, update)

@@ -7,12 +7,20 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from ..amortised.networks import Dense
 from .rows import Learner
 
 ALIGNED = 64  # numbers: 256 bytes of single precision
+LARGE = 2**20  # numbers from which an array is left by itself in a step: to copy it costs more than a few launches
+
+
+class Parts(NamedTuple):
+    """A vector taken apart: the small arrays in one, and each large one."""
+
+    small: Array
+    large: tuple[Array, ...]
 
 
 class Layout(NamedTuple):
@@ -32,16 +40,34 @@ class Layout(NamedTuple):
         leaves = [jnp.ravel(leaf) for leaf in jax.tree.leaves(tree)]
         return jnp.concatenate([jnp.pad(leaf, (0, -leaf.size % ALIGNED)) for leaf in leaves])
 
-    def leaves(self, flat: Array) -> list[Array]:
-        """The arrays in a vector."""
-        sizes = [math.prod(shape) for shape in self.shapes]
-        pieces = [part for size in sizes for part in (size, -size % ALIGNED)]  # every array, and what follows it
-        parts = jnp.split(flat, np.cumsum(pieces)[:-1])[::2]
-        return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+    def leaves(self, params: Array | Parts) -> list[Array]:
+        """The arrays in a vector, or in the parts of one."""
+        if isinstance(params, Parts):
+            small, large = iter(_split(params.small, [n for n in self.sizes if n < LARGE])), iter(params.large)
+            found = [next(small if size < LARGE else large) for size in self.sizes]
+        else:
+            found = _split(params, self.sizes)
+        return [part.reshape(shape) for part, shape in zip(found, self.shapes, strict=True)]
 
-    def unravel(self, flat: Array) -> Any:
+    def unravel(self, params: Array | Parts) -> Any:
         """The inverse of `ravel`."""
-        return jax.tree.unflatten(self.tree, self.leaves(flat))
+        return jax.tree.unflatten(self.tree, self.leaves(params))
+
+    def parts(self, leaves: list[Array]) -> Parts:
+        """The arrays in parts."""
+        sized = list(zip(leaves, self.sizes, strict=True))
+        large = tuple(leaf.ravel() for leaf, size in sized if size >= LARGE)
+        return Parts(self.ravel([leaf for leaf, size in sized if size < LARGE]), large)
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many numbers each array has."""
+        return [math.prod(shape) for shape in self.shapes]
+
+
+def _split(flat: Array, sizes: list[int]) -> list[Array]:
+    pieces = [part for size in sizes for part in (size, -size % ALIGNED)]  # every array, and what follows it
+    return jnp.split(flat, np.cumsum(pieces)[:-1])[::2]
 
 
 class Parameters(eqx.Module):
@@ -50,8 +76,35 @@ class Parameters(eqx.Module):
     layout: Layout = eqx.field(static=True)
     static: Any = eqx.field(static=True)
 
-    def __call__(self, flat: Array) -> Learner:
-        return eqx.combine(self.layout.unravel(flat), self.static)
+    def __call__(self, params: Array | Parts) -> Learner:
+        return eqx.combine(self.layout.unravel(params), self.static)
+
+    def opened(self, tree: PyTree) -> PyTree:
+        """The tree with every vector of this layout, the parameters or what an optimiser has of them, in its parts.
+
+        A run is saved, copied and continued with one vector of parameters. In a step a large array of weights would be
+        copied out of it, and its gradient into it: there they are apart.
+        """
+        sizes = self.layout.sizes
+        if max(sizes) < LARGE:
+            return tree
+        whole = sum(size + -size % ALIGNED for size in sizes)
+
+        def one(leaf):
+            return self.layout.parts(self.layout.leaves(leaf)) if leaf.shape == (whole,) else leaf
+
+        return jax.tree.map(one, tree)
+
+    def closed(self, tree: PyTree) -> PyTree:
+        """The inverse of `opened`."""
+
+        def is_parts(node):
+            return isinstance(node, Parts)
+
+        def one(node):
+            return self.layout.ravel(self.layout.leaves(node)) if is_parts(node) else node
+
+        return jax.tree.map(one, tree, is_leaf=is_parts)
 
 
 def taken_apart(learner: Learner) -> tuple[Array, Parameters]:

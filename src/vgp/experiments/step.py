@@ -45,6 +45,14 @@ class TrainStep(eqx.Module):
 
         return jax.vmap(order)(state.key, state.step)
 
+    def opened(self, state: loop.State) -> loop.State:
+        """The state as the steps of an epoch pass it on."""
+        return jax.vmap(self.together.opened)(state)
+
+    def closed(self, state: loop.State) -> loop.State:
+        """The inverse of `opened`."""
+        return jax.vmap(self.together.closed)(state)
+
     def __call__(self, state: loop.State, order: Int[Array, "s t b"]):
         return jax.vmap(self._one)(state, order)
 

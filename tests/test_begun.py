@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vgp.experiments import rows
-from vgp.experiments.begun import _given
+from vgp.experiments.begun import _given, epochs_before
 
 PAIRS = [
     ("dlgm1-vae", "dlgm1-vgp"),
@@ -34,3 +34,8 @@ def test_nothing_that_was_learned_is_lost(donor, name):
     assert taken >= len(arrays) > 4
     for place, leaf in arrays:
         np.testing.assert_array_equal(leaf, left[place], err_msg=place)
+
+
+def test_epochs_behind_a_run_are_counted():
+    assert epochs_before("draw-vgp at epoch 120") == epochs_before("draw-vgp at epoch 120", "draw-vgp") == 120
+    assert epochs_before("draw at epoch 120", "draw-vgp") == epochs_before("") == epochs_before(None) == 0

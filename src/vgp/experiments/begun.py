@@ -1,6 +1,7 @@
 """A run that begins with what another has learned."""
 
 import dataclasses
+import re
 
 import equinox as eqx
 import jax
@@ -24,6 +25,12 @@ def begin_with(progress: Progress, together: Parameters, other: Run) -> tuple[Pr
         rows.append(taken_apart(learner)[0])
     state = eqx.tree_at(lambda state: state.params, progress.state, jnp.stack(rows))
     return dataclasses.replace(progress, state=state, best=jnp.copy(state.params)), taken
+
+
+def epochs_before(begun: str | None, row: str | None = None) -> int:
+    """How many epochs of training, of `row` if that is given, stand behind what a run began with."""
+    found = re.fullmatch(r"(\S+) at epoch (\d+)", begun or "")
+    return int(found[2]) if found and row in (None, found[1]) else 0
 
 
 def _given(learner: Learner, donor: Learner) -> tuple[Learner, int]:

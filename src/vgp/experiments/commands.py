@@ -11,7 +11,7 @@ from .. import loop
 from ..data import Images, load
 from ..models import DRAW
 from . import pictures, records
-from .begun import begin_with
+from .begun import begin_with, epochs_before
 from .folder import DESCRIPTION, STATE, Progress, Run, is_kept, is_run, open_run
 from .optimizer import OPTIMIZERS
 from .parameters import Parameters
@@ -92,7 +92,7 @@ def _begin_with(run: Run, standing: Progress, together: Parameters, start: Path)
             f"Nothing that {other.row.name} in '{start}' learned has the name and size of something in {run.row.name}; "
             "leave --start out, or name a run of the same model."
         )
-    epochs = len(other.load()[0].history)
+    epochs = len(other.load()[0].history) + epochs_before(other.row.begun)
     run.row = dataclasses.replace(run.row, begun=f"{other.row.name} at epoch {epochs}")
     return standing
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .begun import epochs_before
 from .published import PAPER, SIGNS, SOURCES, TABLES, Entry, Published
 
 PROTOCOLS = ("fixed", "dynamic")
@@ -174,12 +175,17 @@ def paper_table(published: Published, records: Sequence[Record]) -> Grid:
 
 def _belongs(group: Group, entry: Entry) -> bool:
     record = group.records[0]
-    return record["row"] in (entry.row, *entry.also) and entry.epochs in (None, record["epochs"])
+    return record["row"] in (entry.row, *entry.also) and entry.epochs in (None, _in_all(record))
+
+
+def _in_all(record: Record) -> int:
+    # With the epochs of the run of the same row that it began with.
+    return record["epochs"] + epochs_before(record["configuration"].get("begun"), record["row"])
 
 
 def _other(published: Published, record: Record) -> Entry:
     by_epochs = any(entry.epochs for entry in published.entries)
-    mine = Entry(record["row"], record["row"], epochs=record["epochs"] if by_epochs else None)
+    mine = Entry(record["row"], record["row"], epochs=_in_all(record) if by_epochs else None)
     return next((entry for entry in published.others if entry.row == record["row"]), mine)
 
 

@@ -251,6 +251,36 @@ def test_the_encoder_may_see_flipped_pixels(images):
             np.testing.assert_allclose(value, of(x if flip == 0 else 1 - x), rtol=1e-5)
 
 
+def test_the_encoder_may_learn_from_what_the_model_draws(images):
+    steps = {}
+    for dreams in (0.0, 2.0):
+        step, state = a_step(images, dreams=dreams)
+
+        def one(state, step=step):
+            new, value = step(state, step.begin(state))
+            return value[0], step.together(new.params[0] - state.params[0])
+
+        steps[dreams] = once(one)(state)
+    (plain, by_images), (value, by_both) = steps.values()
+    assert value == plain  # of the training images alone
+    for a, b in zip(jax.tree.leaves(by_both.model), jax.tree.leaves(by_images.model), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)  # from which the model learns, and from nothing else
+    data_key, bound_key = jr.split(jr.fold_in(state.key[0], 0))
+    learner = step.together(state.params[0])
+    z_key, x_key = jr.split(jr.fold_in(data_key, 2))
+    drawn = jr.bernoulli(x_key, learner.model.probabilities(learner.model.sample_prior(z_key, 20))).astype(float)
+
+    def dreamt(encoder):
+        values = Importance(inner=0)(learner.model.at(drawn), encoder.at(drawn), jr.fold_in(bound_key, 1), 20)
+        return 2 * jnp.mean(values)
+
+    expected = eqx.filter_grad(dreamt)(learner.encoder)
+    extra = jax.tree.map(jnp.subtract, *(eqx.filter(x.encoder, eqx.is_inexact_array) for x in (by_both, by_images)))
+    for a, b in zip(jax.tree.leaves(extra), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(expected)) > 1e-2
+
+
 def test_the_rows_settings_reach_the_step(source, images, tmp_path, monkeypatch):
     seen = []
 
@@ -260,9 +290,9 @@ def test_the_rows_settings_reach_the_step(source, images, tmp_path, monkeypatch)
 
     monkeypatch.setattr(loop, "run", run)
     go(begin(tmp_path, source, images, warmup=2))
-    go(begin(tmp_path, source, images, optimizer="rmsprop", flip=0.25))
+    go(begin(tmp_path, source, images, optimizer="rmsprop", flip=0.25, dreams=0.5))
     (first, options), (second, _) = seen
-    assert (first.flip, second.flip) == (0.0, 0.25)
+    assert (first.flip, second.flip) == (0.0, 0.25) and (first.dreams, second.dreams) == (0.0, 0.5)
     assert (first.warmup, first.batch, first.tail, first.per_epoch) == (2 * PER_EPOCH, 20, True, PER_EPOCH)
     assert (second.warmup, second.tail) == (0, False)
     assert (options["turn"], options["until"], options["restarts"]) == (PER_EPOCH, 3 * PER_EPOCH, 2)

@@ -154,6 +154,8 @@ TRAIN = ["train", "tiny", "--data", "SOURCE", "-o", "RUN"]
         (["train", "tiny", "--rate", 0], "--rate must be a positive number, got 0.0."),
         (["train", "tiny", "--rate", "nan"], "--rate must be a positive number, got nan."),
         (["train", "tiny", "--flip", "0.5"], "--flip must be 0 or more and less than 0.5, got 0.5;"),
+        (["train", "tiny", "--dreams", "-1"], "--dreams must be 0 or more, got -1.0;"),
+        ([*TRAIN, "--resume", "--dreams", "1"], "' was trained with --dreams 0.0, got 1.0;"),
         ([*TRAIN, "--resume", "--flip", "0.1"], "' was trained with --flip 0.0, got 0.1;"),
         (["train", "tiny", "--optimizer", "sgd"], "--optimizer must be adam, muon or rmsprop, got 'sgd'."),
         (["train", "tiny", "--architecture", "wide"], "--architecture must be deep or literal, got 'wide'."),

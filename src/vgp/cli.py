@@ -163,6 +163,9 @@ def train(
     flip: Annotated[
         float | None, typer.Option(help="Share of pixels turned over in what the inference network sees in training.")
     ] = None,
+    dreams: Annotated[
+        float | None, typer.Option(help="Weight of images that the model draws, for the inference network to learn on.")
+    ] = None,
     architecture: Annotated[str | None, typer.Option(help="deep (2×200, 2×100 units) or literal (100).")] = None,
     early: Annotated[bool, typer.Option(help="Stop when the validation bound no longer improves.")] = True,
     start: Annotated[Path | None, typer.Option(help="A run to begin with the parameters of, where they fit.")] = None,
@@ -182,7 +185,7 @@ def train(
     from .experiments.commands import run_train
 
     changes = {"epochs": epochs, "batch": batch, "rate": rate, "warmup": warmup, "architecture": architecture}
-    changes |= {"optimizer": optimizer, "flip": flip}
+    changes |= {"optimizer": optimizer, "flip": flip, "dreams": dreams}
     folder = {"data": data, "protocol": protocol, "out": out, "resume": resume, "fresh": fresh}
     if code := run_train(row, **folder, seed=seed, seeds=seeds, early=early, start=start, **changes):
         raise typer.Exit(code)

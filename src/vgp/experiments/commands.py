@@ -106,6 +106,9 @@ def _possible(row: Row, changes: dict[str, Any]) -> None:
     flip, optimizer = changes.get("flip", row.flip), changes.get("optimizer", row.optimizer)
     if not 0 <= flip < 0.5:
         raise ValueError(f"--flip must be 0 or more and less than 0.5, got {flip}; a few hundredths are usual.")
+    dreams = changes.get("dreams", row.dreams)
+    if not 0 <= dreams < np.inf:
+        raise ValueError(f"--dreams must be 0 or more, got {dreams}; 1 gives them the weight of the training images.")
     if optimizer not in OPTIMIZERS:
         raise ValueError(f"--optimizer must be {', '.join(OPTIMIZERS[:-1])} or {OPTIMIZERS[-1]}, got '{optimizer}'.")
     names = ["deep", "literal"] if row.model == "dlgm" else [row.architecture]
@@ -137,7 +140,7 @@ def _same(run: Run, name: str, images: Images, changes: dict[str, Any], seed: in
         )
     # A seed, or a number of them, that was left out comes as 0 or 1.
     asked = {**changes, "seed": seed or run.seed, "seeds": run.seeds if seeds == 1 else seeds}
-    for key in ("batch", "optimizer", "warmup", "flip", "architecture", "seed", "seeds"):
+    for key in ("batch", "optimizer", "warmup", "flip", "dreams", "architecture", "seed", "seeds"):
         had = getattr(run if key.startswith("seed") else run.row, key)
         if asked.get(key, had) != had:
             raise ValueError(

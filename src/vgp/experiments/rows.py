@@ -85,6 +85,7 @@ class Row:
     epochs: int = 1000
     warmup: int = 0  # epochs in which the weight of the divergence rises to one
     flip: float = 0.0  # the share of pixels that are turned over, anew in each step, in what the encoder sees
+    dreams: float = 0.0  # the weight of as many images that the model draws itself, from which the encoder learns
     begun: str = ""  # the run whose parameters it began with, if any
 
     @property

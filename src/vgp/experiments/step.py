@@ -5,12 +5,14 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import optax
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .. import loop
 from ..bounds import AbstractBound
 from ..data import AbstractPixels
+from ..families.base import frozen
 from ..gradients import AbstractGradient
+from ..models import AbstractModel
 from .parameters import Parameters
 
 SHUFFLE = 2**31 - 1  # folded into the key for an epoch's order, apart from the numbers of steps
@@ -29,6 +31,7 @@ class TrainStep(eqx.Module):
     tail: bool = eqx.field(static=True)
     draws: int = eqx.field(static=True, default=1)  # of z for each image
     flip: float = eqx.field(static=True, default=0.0)  # the share of pixels that are turned over for the encoder
+    dreams: float = eqx.field(static=True, default=0.0)  # the weight of images that the model draws, for the encoder
 
     @property
     def per_epoch(self) -> int:
@@ -65,10 +68,26 @@ class TrainStep(eqx.Module):
             seen = jnp.where(jr.bernoulli(jr.fold_in(data_key, 1), self.flip, x.shape), 1 - x, x)
         weight = jnp.minimum((state.step + 1) / self.warmup, 1.0) if self.warmup else 1.0
 
+        def bound(model, encoder, x, seen, key):
+            target, family = model.at(x, 1 / weight), encoder.at(seen, model)
+            return weight * jnp.mean(self.bound(target, family, key, self.draws * self.batch, self.gradient))
+
         def objective(params):
             learner = self.together(params)
-            target, family = learner.model.at(x, 1 / weight), learner.encoder.at(seen, learner.model)
-            return weight * jnp.mean(self.bound(target, family, bound_key, self.draws * self.batch, self.gradient))
+            value = bound(learner.model, learner.encoder, x, seen, bound_key)
+            if not self.dreams:
+                return value, value
+            # Of what the model draws there is no end, and no encoder can learn it by heart; the model learns nothing.
+            model = frozen(learner.model)
+            drawn = _drawn(model, jr.fold_in(data_key, 2), self.batch)
+            dreamt = bound(model, learner.encoder, drawn, drawn, jr.fold_in(bound_key, 1))
+            return value + self.dreams * dreamt, value
 
-        value, gradient = jax.value_and_grad(objective)(state.params)
+        (_, value), gradient = jax.value_and_grad(objective, has_aux=True)(state.params)
         return loop.update(state, value, gradient, self.optimizer, self.tail)
+
+
+def _drawn(model: AbstractModel, key: PRNGKeyArray, n: int) -> Float[Array, "n i"]:
+    prior_key, key = jr.split(key)
+    likely = model.probabilities(model.sample_prior(prior_key, n))
+    return jr.bernoulli(key, likely).astype(likely.dtype)

@@ -219,6 +219,7 @@ def architecture(configuration: dict[str, Any]) -> str:
     words += ["inputs per x"] if configuration.get("inputs") == "network" else []
     words += [configuration["gradient"]] if configuration.get("model") == "sbn" else []  # the figure depends on it
     words += [f"{configuration['flip']:.0%} flipped"] if configuration.get("flip") else []
+    words += [f"dreams {configuration['dreams']:g}"] if configuration.get("dreams") else []
     words += ["Muon"] if configuration.get("optimizer") == "muon" else []
     return ", ".join(words)
 

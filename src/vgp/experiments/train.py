@@ -99,6 +99,7 @@ def train(run: Run, progress: Progress, together: Parameters, *, show: bool = Tr
             tail=row.optimizer != "rmsprop",
             draws=row.draws,
             flip=row.flip,
+            dreams=row.dreams,
         )
         outcome = loop.run(
             step,

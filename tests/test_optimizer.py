@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from vgp.experiments import rows
+from vgp.experiments import optimizer, rows
 from vgp.experiments.optimizer import RMS, optimizer_of
 from vgp.experiments.parameters import taken_apart
 
@@ -63,6 +63,19 @@ def test_all_else_is_left_to_adam(whole):
         for a, b, blocks in zip(layout.leaves(mine), layout.leaves(others), layout.blocks, strict=True):
             narrow = not blocks or b.shape[1] < 8
             assert np.allclose(a, b, rtol=1e-5, atol=1e-7) == narrow, (step, a.shape)
+
+
+def test_large_arrays_by_themselves_change_nothing(whole, monkeypatch):
+    flat, together = whole
+    gradients = jax.vmap(lambda key: jr.normal(key, flat.shape))(jr.split(jr.key(2), 3))
+    expected = three_steps(optimizer.muon(ROW.rate, together.layout), flat, gradients)
+    monkeypatch.setattr(optimizer, "LARGE", 30)
+    by_itself = optimizer.muon(ROW.rate, together.layout)
+    assert len(jax.tree.leaves(by_itself.init(flat))) > len(
+        jax.tree.leaves(optimizer_of(ROW, together.layout).init(flat))
+    )
+    for mine, others in zip(three_steps(by_itself, flat, gradients), expected, strict=True):
+        np.testing.assert_allclose(mine, others, rtol=1e-5, atol=1e-7)
 
 
 def test_nothing_moves_between_the_arrays(whole):

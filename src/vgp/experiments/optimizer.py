@@ -1,6 +1,5 @@
 """The optimisers of the rows, over the one vector of their parameters."""
 
-import math
 from functools import lru_cache
 
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ from jaxtyping import Array
 from optax.contrib import MuonDimensionNumbers
 
 from .. import optimizers
-from .parameters import Layout, Parts
+from .parameters import LARGE, Layout, Parts
 from .rows import Row
 
 OPTIMIZERS = ("adam", "muon", "rmsprop")
@@ -43,26 +42,29 @@ def muon(rate: float, layout: Layout) -> optax.GradientTransformation:
     The momentum of a matrix is made orthogonal before it is taken as a step, so that all of its directions move alike.
     Matrices that lie side by side, as those of an LSTM's gates, are each made so on its own.
     """
-    pieces = list(zip(layout.shapes, layout.blocks, strict=True))
-    wide = [bool(blocks) and min(shape[0], shape[1] // blocks) > NARROW for shape, blocks in pieces]
+    kinds = [_kind(*piece) for piece in zip(layout.shapes, layout.blocks, layout.sizes, strict=True)]
     matrix = MuonDimensionNumbers(reduction_axis=0, output_axis=2)  # (i, blocks, o)
-    kinds = {"matrices": [matrix for is_wide in wide if is_wide], "rest": None}
-    steps = optax.contrib.muon(rate, consistent_rms=RMS, muon_weight_dimension_numbers=kinds)
+    steps = optax.contrib.muon(
+        rate,
+        consistent_rms=RMS,
+        muon_weight_dimension_numbers={
+            "matrices": [matrix for kind in kinds if kind == "matrices"],
+            "large": [None for kind in kinds if kind == "large"],
+            "rest": None,
+        },
+    )
 
     def sorted_out(params: Array | Parts) -> dict:
-        leaves = layout.leaves(params)
-        matrices, rest = [], []
-        for leaf, (shape, blocks), is_wide in zip(leaves, pieces, wide, strict=True):
-            if is_wide:
-                matrices.append(leaf.reshape(shape[0], blocks, -1))
-            else:
-                rest.append(leaf.ravel())
-        return {"matrices": matrices, "rest": jnp.concatenate(rest)}
+        sorts = {"matrices": [], "large": [], "rest": []}
+        for leaf, blocks, kind in zip(layout.leaves(params), layout.blocks, kinds, strict=True):
+            sorts[kind].append(leaf.reshape(leaf.shape[0], blocks, -1) if kind == "matrices" else leaf.ravel())
+        return sorts | {"rest": jnp.concatenate(sorts["rest"])}
 
-    def together(kinds: dict, like: Array | Parts) -> Array | Parts:
-        sizes = [math.prod(shape) for (shape, _), is_wide in zip(pieces, wide, strict=True) if not is_wide]
-        matrices, rest = iter(kinds["matrices"]), iter(jnp.split(kinds["rest"], np.cumsum(sizes)[:-1]))
-        leaves = [next(matrices if is_wide else rest) for is_wide in wide]
+    def together(sorts: dict, like: Array | Parts) -> Array | Parts:
+        sizes = [size for size, kind in zip(layout.sizes, kinds, strict=True) if kind == "rest"]
+        left = {name: iter(found) for name, found in sorts.items() if name != "rest"}
+        left["rest"] = iter(jnp.split(sorts["rest"], np.cumsum(sizes)[:-1]))
+        leaves = [next(left[kind]) for kind in kinds]
         return layout.parts(leaves) if isinstance(like, Parts) else layout.ravel(leaves)
 
     def init(flat):
@@ -73,3 +75,10 @@ def muon(rate: float, layout: Layout) -> optax.GradientTransformation:
         return together(updates, params), state
 
     return optax.GradientTransformation(init, update)
+
+
+def _kind(shape: tuple[int, ...], blocks: int, size: int) -> str:
+    # A matrix for Muon; or what is left to Adam, each large array by itself and all small ones together.
+    if blocks and min(shape[0], shape[1] // blocks) > NARROW:
+        return "matrices"
+    return "large" if size >= LARGE else "rest"

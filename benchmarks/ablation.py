@@ -68,6 +68,7 @@ def one(name: str, row: rows.Row, images: Images, seed: int) -> dict[str, float 
         batch=row.batch,
         warmup=0,
         tail=True,
+        dreams=row.dreams,
     )
     started = time.monotonic()
     outcome = loop.run(step, progress.state, progress.history, rule=None, turn=per_epoch, progress=False)

@@ -212,10 +212,18 @@ def draw() -> str:
 
 def ablation() -> str:
     """Families with the same networks on 14 × 14 MNIST: means over seeds, and the range of the bound."""
-    rows = record("ablation")["figures"]
+    return _small(record("ablation")["figures"], lambda row: row["family"])
+
+
+def dreams() -> str:
+    """Families that learn on few images, without and with what the model draws."""
+    return _small(record("dreams")["figures"], lambda row: row["family"] + (", dreams" if row["dreams"] else ""))
+
+
+def _small(rows, named) -> str:
     out = []
-    for name in dict.fromkeys(row["family"] for row in rows):
-        mine = [row for row in rows if row["family"] == name]
+    for name in dict.fromkeys(map(named, rows)):
+        mine = [row for row in rows if named(row) == name]
         bounds = [row["bound"] for row in mine]
         mean = {key: statistics.fmean(row[key] for row in mine) for key in ("bound", "estimate", "train", "seconds")}
         spread = f"{mean['bound']:.2f} ({min(bounds):.2f} to {max(bounds):.2f})"
@@ -328,6 +336,7 @@ TABLES = {
     "gpytorch": gpytorch,
     "grid": grid,
     "ablation": ablation,
+    "dreams": dreams,
     "mnist": mnist,
     "sketch": sketch,
     "launches": launches,

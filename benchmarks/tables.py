@@ -12,9 +12,10 @@ import statistics
 import sys
 from pathlib import Path
 
-from vgp.experiments.table import markdown
+from vgp.experiments.table import Group, markdown, read
 
 ROOT = Path(__file__).parent.parent
+SIDES = ("bound", "estimate", "train_bound")  # of a record
 PAGES = ("README.md", *(f"docs/{name}.md" for name in ("benchmarks", "deep_models", "discrete", "draw", "grids")))
 
 
@@ -136,13 +137,13 @@ def discrete() -> str:
 def families() -> str:
     """One layer of latents, the same networks, epochs and seeds: bound · estimate · training bound of each family."""
     names = {"dlgm1-vae": "mean-field", "dlgm1-hvm": "perceptron", "dlgm1-nf80": "planar flow", "dlgm1-vgp": "VGP"}
-    found = [r for name in names for r in _trained(name, 300)]
+    found = [r for r in read(ROOT / "results", "mnist") if r["epochs"] == 300]
     columns = {"dynamic": ("dynamic", 0.0), "fixed": ("fixed", 0.0), "fixed, 1 % flipped": ("fixed", 0.01)}
 
     def cell(name, protocol, flip):
         own = [r for r in found if (r["row"], r["protocol"]) == (name, protocol)]
         own = [r for r in own if r["configuration"].get("flip", 0.0) == flip]
-        return " · ".join(f"{_mean(own, key):.2f}" for key in ("bound", "estimate", "train_bound")) if own else "—"
+        return " · ".join(f"{Group(own).mean(key):.2f}" for key in SIDES) if own else "—"
 
     return table(
         ["q(z \\| x)", *columns], [[word, *(cell(n, *c) for c in columns.values())] for n, word in names.items()]
@@ -153,26 +154,15 @@ def matched() -> str:
     """Belief networks of two layers with a VGP or a factorised q: at matched steps, and at matched cost."""
     ms = {r["name"]: r["ms"] for r in record("dlgm")["figures"]}
     cost = {"sbn2": 1.0, "sbn2-vgp": ms["sbn2-vgp, K = 0, 3 seeds"] / ms["sbn2, 3 seeds"]}
-    rows = []
+    found, rows = read(ROOT / "results", "discrete"), []
     for name, *epochs in (("sbn2-vgp", 75, 76), ("sbn2", 75, 76), ("sbn2", 100, 105)):
-        own = [r for count in epochs for r in _trained(name, count)]
-        spread = statistics.stdev(r["bound"] for r in own) / len(own) ** 0.5
-        figures = [
-            f"{_mean(own, 'bound'):.2f} ± {spread:.2f}",
-            *(f"{_mean(own, k):.2f}" for k in ("estimate", "train_bound")),
-        ]
-        spent = cost[name] * statistics.fmean(r["epochs"] for r in own)
-        rows.append([name, f"{epochs[0]} or {epochs[1]}", f"{spent:.0f}", len(own), *figures])
+        own = Group([r for r in found if r["row"] == name and r["epochs"] in epochs])
+        count = len(own.records)
+        error = statistics.stdev(r["bound"] for r in own.records) / count**0.5
+        bound, *others = (f"{own.mean(key):.2f}" for key in SIDES)
+        spent = f"{cost[name] * own.mean('epochs'):.0f}"
+        rows.append([name, f"{epochs[0]} or {epochs[1]}", spent, count, f"{bound} ± {error:.2f}", *others])
     return table(["row", "epochs", "cost", "seeds", "test bound", "−log p", "training bound"], rows)
-
-
-def _trained(name: str, epochs: int) -> list[dict]:
-    paths = sorted((ROOT / "results" / "train").glob(f"{name}-mnist-*-{epochs}-*.json"))
-    return [json.loads(path.read_text()) for path in paths]
-
-
-def _mean(records: list[dict], key: str) -> float:
-    return statistics.fmean(r[key] for r in records)
 
 
 def dlgm() -> str:

@@ -75,6 +75,11 @@ def test_what_a_run_began_with_is_recorded(folder):
     result = invoke("train", "draw-vgp", "--data", folder / "shaped.npz", "-o", out, "--start", folder / "draw")
     assert result.exit_code == 0, result.output
     assert json.loads((out / "run.json").read_text())["settings"]["begun"] == "draw at epoch 1"
+    epochs, further = len(open_run(out).load()[0].history), folder / "further"
+    result = invoke("train", "draw-vgp", "--data", folder / "shaped.npz", "-o", further, "--start", out)
+    assert result.exit_code == 0, result.output
+    begun = json.loads((further / "run.json").read_text())["settings"]["begun"]
+    assert begun == f"draw-vgp at epoch {epochs + 1}"  # with those of the run that it had begun with itself
 
 
 @pytest.mark.parametrize(

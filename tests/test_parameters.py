@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from vgp import loop
+from vgp.amortised import networks
 from vgp.data import Bits
 from vgp.experiments import parameters, rows, step
 from vgp.experiments.optimizer import optimizer_of
@@ -58,6 +59,7 @@ def test_parts_train_as_the_whole_does(whole, optimizer, monkeypatch):
     state = jax.tree.map(lambda leaf: leaf[None], loop.init(flat, one.optimizer, jr.key(2), 100))
     expected, values = loop._turn((one, 4), state)
     monkeypatch.setattr(parameters, "LARGE", 100)
+    monkeypatch.setattr(networks, "LARGE", 100)
     found, same = loop._turn((one, 4), state)
     np.testing.assert_allclose(same, values, rtol=1e-4)
     assert jax.tree.structure(found) == jax.tree.structure(expected)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..noise import initial_normal
 
-LARGE = 2**20  # weights from which a layer is better off by itself
+LARGE = 2**20  # numbers from which an array is left by itself: to copy it costs more than a few launches
 
 
 class Dense(eqx.Module):

@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from ..amortised.networks import Dense
+from ..amortised.networks import LARGE, Dense
 from .rows import Learner
 
 ALIGNED = 64  # numbers: 256 bytes of single precision
-LARGE = 2**20  # numbers from which an array is left by itself in a step: to copy it costs more than a few launches
 
 
 class Parts(NamedTuple):

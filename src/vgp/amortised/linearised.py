@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from ..auxiliary import AbstractAuxiliary
 from ..families.process import Process, each_times
+from ..gp import Conditioner
 from ..gp.jitter import cholesky
 from ..gp.kernels import HIGHEST
 from ..noise import standard_normal
@@ -42,29 +43,53 @@ class Linearised(AbstractAuxiliary):
 
     def latent(self, e):
         guess: Any = self.process.auxiliary.latent(e)
-        xi, factor = self._step(guess.base_dist.loc, e)
+        xi, factor = self._step(guess.base_dist.loc, self._first(guess.base_dist.loc, e))
         for _ in range(self.steps - 1):
-            xi, factor = self._step(xi, e)
+            xi, factor = self._step(xi, self._linear(xi, e))
         return Precise(xi, factor.lower, factor.inverse, guess.base_dist.scale)
 
-    def _step(self, xi, e):
-        jacobian, slope, root = self._linear(xi, e)
+    def _step(self, xi, linear):
+        jacobian, slope, root = linear
         scaled = jacobian * root
         product = jnp.einsum("ind,jnd->nij", scaled, scaled, precision=HIGHEST)
-        factor = jax.vmap(lambda matrix: cholesky(matrix, JITTER))(jnp.eye(len(scaled), dtype=e.dtype) + product)
+        factor = jax.vmap(lambda matrix: cholesky(matrix, JITTER))(jnp.eye(len(scaled), dtype=xi.dtype) + product)
         up = jnp.sum(jacobian * slope, axis=-1).T - xi
         return xi + each_times(each_times(up, factor.inverse.swapaxes(1, 2)), factor.inverse), factor
+
+    def _first(self, xi, e):
+        datapoints, shared = self.process.local.datapoints, isinstance(self.process.conditioner, Conditioner)
+        if datapoints is None or not shared or not isinstance(self.process.auxiliary, Standard):
+            return self._linear(xi, e)
+        return self._linear_at_zero(e, datapoints)
+
+    def _linear_at_zero(self, e, b: int):
+        # `_linear` at ξ = 0 for all of e: one row of the kernel, and its derivative, serve all b datapoints.
+        conditioner = self.process.conditioner
+        zero = jnp.zeros((len(e) // b, 1, conditioner.latent_dim), e.dtype)
+        at, along = conditioner.rows(zero), jax.vmap(lambda v: jax.jvp(conditioner.rows, (zero,), (v + zero,))[1])
+
+        def parameters(weights, variance):
+            variance = jnp.broadcast_to(variance, (len(e) // b, b))
+            return self._slopes(*self.process.warped(weights, variance, zero), e)
+
+        _, slope, root = parameters(*at)
+        moved = jax.vmap(lambda *v: jax.jvp(lambda *at: parameters(*at)[0], at, v)[1])
+        return moved(*along(jnp.eye(conditioner.latent_dim, dtype=e.dtype))), slope, root
 
     def _linear(self, xi: Float[Array, "n c"], e):
         # The derivative of q's parameters along each coordinate of ξ, (c, n, d), their slopes and root of information.
         def parameters(xi):
-            return self.process.meanfield.slopes(self.process.meanfield.integrated(*self.process.warp(xi)), e)
+            return self._slopes(*self.process.warp(xi), e)
 
         def along(direction):
             return jax.jvp(lambda xi: parameters(xi)[0], (xi,), (jnp.broadcast_to(direction, xi.shape),))[1]
 
         _, slope, root = parameters(xi)
         return jax.vmap(along)(jnp.eye(xi.shape[-1], dtype=xi.dtype)), slope, root
+
+    def _slopes(self, mean, variance, drive, e):
+        meanfield = self.process.meanfield
+        return meanfield.slopes(meanfield.integrated(mean, variance, drive), e)
 
     def mapping(self, e, xi, prior):
         return prior
@@ -75,7 +100,7 @@ class Linearised(AbstractAuxiliary):
         if self.steps > 1 or not isinstance(self.process.auxiliary, Standard):
             return None
         q: Any = self.latent(e)
-        jacobian, _, _ = self._linear(jnp.zeros_like(q.loc), e)
+        jacobian, _, _ = self._first(jnp.zeros_like(q.loc), e)
         along = jnp.einsum("cnd,nc->nd", jacobian, xi - q.loc)
         white = jnp.einsum("nbc,cnd->nbd", q.inverse, jacobian)
         return -e * along - 0.5 * jnp.sum(white**2, axis=1)

@@ -45,7 +45,7 @@ class Local(eqx.Module):
         """How many datapoints have a part of their own; None where the part is shared."""
         return self.loc.shape[0] if self.loc.ndim == 2 else None
 
-    def mean(self, weights: Any, xi: Float[Array, "*k c"]) -> Float[Array, "*k p"]:
+    def mean(self, weights: Any, xi: Float[Array, "*e c"]) -> Float[Array, "*k p"]:
         """The mean function and A(ξ) t, from the whitened rows of the conditioner."""
         if self.basis is not None:
             weights = weights @ self.basis
@@ -59,14 +59,15 @@ class Local(eqx.Module):
 
 
 def each_times(
-    rows: Float[Array, "*k n m"], matrices: Float[Array, "n m p"], beside: int = 1
+    rows: Float[Array, "*k e m"], matrices: Float[Array, "n m p"], beside: int = 1
 ) -> Float[Array, "*k n p"]:
-    """Rows times the matrix of their datapoint; `beside` as in `Local`.
+    """Rows times the matrix of their datapoint; `beside` as in `Local`. One row serves all datapoints.
 
     With few rows for each a GPU reads the matrices where they lie, in a sum: its libraries have many products of a row
     each for a special case, slow or unknown, and for a few rows each XLA turns the matrices first, which moves more.
     """
     if beside * math.prod(rows.shape[:-2]) > FEW or jax.default_backend() == "cpu":
+        rows = jnp.broadcast_to(rows, (*rows.shape[:-2], *matrices.shape[:-1]))
         return jnp.einsum("...nm,nmp->...np", rows, matrices)
     return jnp.sum(rows[..., None] * matrices, axis=-2)
 
@@ -96,7 +97,10 @@ class Process(eqx.Module):
     def warp(self, xi: Float[Array, "*k c"]):
         """Mean (…, p) and variance (…, 1) of f(ξ), and the means of the outputs that drive the mean-field otherwise."""
         xi = fold(xi, self.local.datapoints)
-        weights, variance = self.conditioner.rows(xi)
+        return self.warped(*self.conditioner.rows(xi), xi)
+
+    def warped(self, weights: Any, variance: Float[Array, "*k"], xi: Float[Array, "*e c"]):
+        """`warp` from the conditioner's rows at ξ, which are folded by datapoint."""
         mean, drive = jnp.split(self.local.mean(weights, xi), [self.local.loc.shape[-1]], axis=-1)
         if self.local.scale is None:  # units are those of z, and `placed` has nothing to do
             mean = mean + self.local.loc

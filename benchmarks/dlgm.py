@@ -50,11 +50,6 @@ def variants() -> dict[str, tuple[rows.Row, int, int]]:
         "dlgm2-vgp-iw5": (rows.find("dlgm2-vgp-iw5"), 4, 1),
         "dlgm1-vgp-iw20": (rows.find("dlgm1-vgp-iw20"), 0, 1),
         "dlgm2-vgp-iw20": (rows.find("dlgm2-vgp-iw20"), 0, 1),
-        "sbn1-linear": (rows.find("sbn1-linear"), 0, 1),
-        "sbn1-linear-vgp": (rows.find("sbn1-linear-vgp"), 4, 1),
-        "sbn1-linear-vgp, K = 0": (rows.find("sbn1-linear-vgp"), 0, 1),
-        "sbn2, 3 seeds": (rows.find("sbn2"), 0, 3),
-        "sbn2-vgp, K = 0, 3 seeds": (rows.find("sbn2-vgp"), 0, 3),
     }
     wanted = [name for flag, name in zip(sys.argv, sys.argv[1:], strict=False) if flag == "--only"]
     return {name: named[name] for name in wanted} if wanted else named

@@ -33,6 +33,10 @@ class AbstractAuxiliary(eqx.Module):
         self, e: Float[Array, "n d"], xi: Float[Array, "*k n c"], prior: dist.Distribution
     ) -> dist.Distribution: ...
 
+    def prepared(self) -> "AbstractAuxiliary":
+        """The same model with all that does not depend on z computed, for use at several z."""
+        return self
+
     def flips(self, e: Float[Array, "n d"], xi: Float[Array, "n c"]) -> Float[Array, "n d"] | None:
         """What log r(ξ | z) gains where a binary variable is the other one, for each; None where it has to be tried."""
         return None

@@ -192,6 +192,7 @@ class Importance(AbstractBound):
         if self.split and not closed:
             raise TypeError("split=True needs a divergence in closed form, and with these variables there is none.")
         z_key, inner_key = jr.split(key)
+        view = view.prepared()
 
         def parts(z):
             log_q, conditioned = log_q_upper(view, z, y, inner_key, self.inner), conditional.log_prob(z)

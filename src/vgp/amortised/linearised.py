@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..auxiliary import AbstractAuxiliary
-from ..families.process import Process, each_times
+from ..families.process import Process, each_times, fold, unfold
 from ..gp import Conditioner
 from ..gp.jitter import cholesky
 from ..gp.kernels import HIGHEST
+from ..meanfield import AbstractMeanField
 from ..noise import standard_normal
 from .auxiliary import Standard
 
@@ -25,7 +26,8 @@ def linearised(process: Process, steps: int) -> Process:
         return process
     local = dataclasses.replace(process.local, beside=process.conditioner.latent_dim)
     known = dataclasses.replace(process, local=local)
-    return dataclasses.replace(process, auxiliary=Linearised(known, steps))
+    follows = steps == 1 and isinstance(process.auxiliary, Standard)
+    return dataclasses.replace(process, auxiliary=FromZero(known) if follows else Linearised(known, steps))
 
 
 class Linearised(AbstractAuxiliary):
@@ -43,43 +45,20 @@ class Linearised(AbstractAuxiliary):
 
     def latent(self, e):
         guess: Any = self.process.auxiliary.latent(e)
-        xi, factor = self._step(guess.base_dist.loc, self._first(guess.base_dist.loc, e))
+        xi, factor = self._step(guess.base_dist.loc, e)
         for _ in range(self.steps - 1):
-            xi, factor = self._step(xi, self._linear(xi, e))
+            xi, factor = self._step(xi, e)
         return Precise(xi, factor.lower, factor.inverse, guess.base_dist.scale)
 
-    def _step(self, xi, linear):
-        jacobian, slope, root = linear
-        scaled = jacobian * root
-        product = jnp.einsum("ind,jnd->nij", scaled, scaled, precision=HIGHEST)
-        factor = jax.vmap(lambda matrix: cholesky(matrix, JITTER))(jnp.eye(len(scaled), dtype=xi.dtype) + product)
-        up = jnp.sum(jacobian * slope, axis=-1).T - xi
-        return xi + each_times(each_times(up, factor.inverse.swapaxes(1, 2)), factor.inverse), factor
-
-    def _first(self, xi, e):
-        datapoints, shared = self.process.local.datapoints, isinstance(self.process.conditioner, Conditioner)
-        if datapoints is None or not shared or not isinstance(self.process.auxiliary, Standard):
-            return self._linear(xi, e)
-        return self._linear_at_zero(e, datapoints)
-
-    def _linear_at_zero(self, e, b: int):
-        # `_linear` at ξ = 0 for all of e: one row of the kernel, and its derivative, serve all b datapoints.
-        conditioner = self.process.conditioner
-        zero = jnp.zeros((len(e) // b, 1, conditioner.latent_dim), e.dtype)
-        at, along = conditioner.rows(zero), jax.vmap(lambda v: jax.jvp(conditioner.rows, (zero,), (v + zero,))[1])
-
-        def parameters(weights, variance):
-            variance = jnp.broadcast_to(variance, (len(e) // b, b))
-            return self._slopes(*self.process.warped(weights, variance, zero), e)
-
-        _, slope, root = parameters(*at)
-        moved = jax.vmap(lambda *v: jax.jvp(lambda *at: parameters(*at)[0], at, v)[1])
-        return moved(*along(jnp.eye(conditioner.latent_dim, dtype=e.dtype))), slope, root
+    def _step(self, xi, e):
+        jacobian, slope, root = self._linear(xi, e)
+        factor = _factor(jacobian * root)
+        return xi + _solved(factor, jnp.sum(jacobian * slope, axis=-1).T - xi), factor
 
     def _linear(self, xi: Float[Array, "n c"], e):
         # The derivative of q's parameters along each coordinate of ξ, (c, n, d), their slopes and root of information.
         def parameters(xi):
-            return self._slopes(*self.process.warp(xi), e)
+            return self.process.meanfield.slopes(self.process.meanfield.integrated(*self.process.warp(xi)), e)
 
         def along(direction):
             return jax.jvp(lambda xi: parameters(xi)[0], (xi,), (jnp.broadcast_to(direction, xi.shape),))[1]
@@ -87,23 +66,83 @@ class Linearised(AbstractAuxiliary):
         _, slope, root = parameters(xi)
         return jax.vmap(along)(jnp.eye(xi.shape[-1], dtype=xi.dtype)), slope, root
 
-    def _slopes(self, mean, variance, drive, e):
-        meanfield = self.process.meanfield
-        return meanfield.slopes(meanfield.integrated(mean, variance, drive), e)
+    def mapping(self, e, xi, prior):
+        return prior
+
+
+class FromZero(AbstractAuxiliary):
+    """`Linearised` after one step from ξ = 0: J and the precision are the same for every z, and known before it."""
+
+    process: Process
+
+    def prepared(self) -> "Following":
+        process, meanfield = self.process, self.process.meanfield
+        like, conditioner = process.local.loc, process.conditioner
+        b, dtype = like.shape[0], like.dtype
+        # One row of the kernel and its derivative serve all datapoints, unless each has inputs of its own.
+        zero = jnp.zeros((1, 1 if isinstance(conditioner, Conditioner) else b, conditioner.latent_dim), dtype)
+        at, along = conditioner.rows(zero), jax.vmap(lambda v: jax.jvp(conditioner.rows, (zero,), (v + zero,))[1])
+
+        def conditional(weights, variance):
+            return meanfield.integrated(*process.warped(weights, jnp.broadcast_to(variance, (1, b)), zero))
+
+        def parameters(*rows):
+            return meanfield.slopes(conditional(*rows), jnp.zeros_like(like))
+
+        moved = jax.vmap(lambda *v: jax.jvp(lambda *rows: parameters(*rows)[0], at, v)[1])
+        jacobian = moved(*along(jnp.eye(conditioner.latent_dim, dtype=dtype)))
+        factor = _factor(jacobian * parameters(*at)[-1])
+        return Following(meanfield, conditional(*at), jacobian, factor.lower, factor.inverse)
+
+    def latent(self, e):
+        return self.prepared().latent(e)
 
     def mapping(self, e, xi, prior):
         return prior
 
     def flips(self, e, xi):
-        # After one step from a guess that does not depend on z the mean is linear in the slopes, and those of binary
-        # variables are z − p: a flip moves it along a row of the inverse precision, by one.
-        if self.steps > 1 or not isinstance(self.process.auxiliary, Standard):
-            return None
-        q: Any = self.latent(e)
-        jacobian, _, _ = self._first(jnp.zeros_like(q.loc), e)
-        along = jnp.einsum("cnd,nc->nd", jacobian, xi - q.loc)
-        white = jnp.einsum("nbc,cnd->nbd", q.inverse, jacobian)
-        return -e * along - 0.5 * jnp.sum(white**2, axis=1)
+        return self.prepared().flips(e, xi)
+
+
+class Following(AbstractAuxiliary):
+    """`FromZero` with all that does not depend on z computed."""
+
+    meanfield: AbstractMeanField
+    conditional: Any  # q(z | ξ = 0)
+    jacobian: Float[Array, "c b d"]
+    lower: Float[Array, "b c c"]
+    inverse: Float[Array, "b c c"]
+
+    def latent(self, e):
+        b = len(self.lower)
+        slope = self.meanfield.slopes(self.conditional, fold(e, b))[1]
+        up = jnp.moveaxis(jnp.sum(self.jacobian[:, None] * slope, axis=-1), 0, -1)
+        loc = unfold(_solved(self, up), b)
+        each = jnp.broadcast_to(self.lower, (len(e) // b, *self.lower.shape)).reshape(-1, *self.lower.shape[1:])
+        again = jnp.broadcast_to(self.inverse, (len(e) // b, *self.lower.shape)).reshape(each.shape)
+        return Precise(loc, each, again, jnp.ones_like(loc))
+
+    def mapping(self, e, xi, prior):
+        return prior
+
+    def flips(self, e, xi):
+        # The mean is linear in the slopes, and those of binary variables are z − p: a flip moves it along a row of the
+        # inverse precision, by one.
+        b, q = len(self.lower), self.latent(e)
+        along = jnp.einsum("cbd,kbc->kbd", self.jacobian, fold(xi - q.loc, b))
+        white = jnp.einsum("bic,cbd->bid", self.inverse, self.jacobian)
+        return unfold(-fold(e, b) * along - 0.5 * jnp.sum(white**2, axis=1), b)
+
+
+def _factor(scaled: Float[Array, "c n d"]):
+    # Of the precision I + Jᵀ w J, from √w J.
+    product = jnp.einsum("ind,jnd->nij", scaled, scaled, precision=HIGHEST)
+    return jax.vmap(lambda matrix: cholesky(matrix, JITTER))(jnp.eye(len(scaled), dtype=scaled.dtype) + product)
+
+
+def _solved(factor: Any, up: Float[Array, "*k n c"]) -> Float[Array, "*k n c"]:
+    # (C Cᵀ)⁻¹ up.
+    return each_times(each_times(up, factor.inverse.swapaxes(1, 2)), factor.inverse)
 
 
 class Precise(eqx.Module):

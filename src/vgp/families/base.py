@@ -153,6 +153,10 @@ class AbstractView(eqx.Module):
         """
         return None
 
+    def prepared(self) -> "AbstractView":
+        """The same view with all of its auxiliary model computed that does not depend on z, for use at several z."""
+        return self
+
     def held(self) -> "AbstractView":
         """The same view with its parameters held constant: gradients flow through z and y only."""
         return frozen(self)

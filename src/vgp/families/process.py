@@ -5,6 +5,7 @@ by all draws and datapoints; the *local* part may belong to the family, or come 
 per datapoint. Row i of n draws then belongs to datapoint i modulo their number.
 """
 
+import dataclasses
 import math
 from typing import Any
 
@@ -157,6 +158,9 @@ class Collapsed(AbstractView):
 
     def posterior(self, z):
         return self.process.auxiliary.latent(self.process.residual(z))
+
+    def prepared(self):
+        return Collapsed(dataclasses.replace(self.process, auxiliary=self.process.auxiliary.prepared()))
 
     def flips(self, z, y):
         found = self.process.auxiliary.flips(self.process.residual(z), y)

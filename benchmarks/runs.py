@@ -13,8 +13,9 @@ does, when it ends and when it is interrupted: small enough to bring home from a
 
 Small models share a GPU well under NVIDIA's multi-process service (`nvidia-cuda-mps-control -d`); runs of DRAW gain
 little by it, and are better trained one after another. XLA's search for the fastest kernels among its own is left out
-at first, since it takes minutes on a busy GPU; a program that fails so is compiled again with it. The
-environment's XLA_FLAGS are added to ours.
+at first, since it takes minutes on a busy GPU; a program that fails so is compiled again with it. With `--search` it
+is not left out: steps of DRAW are then shorter by a fifth, which a long run on a GPU of its own wants. The environment's
+XLA_FLAGS are added to ours.
 """
 
 import argparse
@@ -86,7 +87,7 @@ def job(spec: str, options: argparse.Namespace, started: float) -> str:
         arguments += ["--out", str(folder), "--no-early", *more]
         if start and not begun:
             arguments += ["--start", str(options.runs / start[0])]
-        for flags in FLAGS:
+        for flags in FLAGS[::-1] if options.search else FLAGS:
             kind = "--resume" if begun else "--fresh"  # what failed before its first epoch has left its folder
             code = vgp(*arguments, kind, log=log, flags=flags, seconds=max(left, 1.0))
             if code in (0, INTERRUPTED):
@@ -108,6 +109,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, help="jobs side by side; by default all")
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--finish", action="store_true")
+    parser.add_argument("--search", action="store_true", help="let XLA search for the fastest kernels at once")
     parser.add_argument("--samples", type=int, help="importance samples; by default 5000, and 50 for DRAW")
     parser.add_argument("--keep", type=Path, help="a folder for copies of what the runs have learned")
     parser.add_argument("--runs", type=Path, default=Path("runs"))

@@ -14,8 +14,8 @@ does, when it ends and when it is interrupted: small enough to bring home from a
 Small models share a GPU well under NVIDIA's multi-process service (`nvidia-cuda-mps-control -d`); runs of DRAW gain
 little by it, and are better trained one after another. XLA's search for the fastest kernels among its own is left out
 at first, since it takes minutes on a busy GPU; a program that fails so is compiled again with it. With `--search` it
-is not left out: steps of DRAW are then shorter by a fifth, which a long run on a GPU of its own wants. The environment's
-XLA_FLAGS are added to ours.
+is not left out: steps of DRAW are then shorter by a fifth, which a long run on a GPU of its own wants. XLA_FLAGS of the
+environment are added to ours.
 """
 
 import argparse

@@ -49,7 +49,7 @@ def variants() -> dict[str, tuple[rows.Row, int, str | None]]:
         "draw + vgp, K = 4, batch 256": (change(VGP, batch=256), 4, USUAL),
         "draw + vgp, K = 4, batch 512": (change(VGP, batch=512), 4, USUAL),
         "draw + vgp, full rank, K = 0": (change(VGP, rank=None), 0, USUAL),
-        "draw + vgp, rank 8, K = 0": (change(VGP, rank=8), 0, USUAL),
+        "draw + vgp, rank 16, K = 0": (change(VGP, rank=16), 0, USUAL),
         "draw + vgp, r a network, K = 0": (change(VGP, linearised=0, auxiliary_width=200), 0, USUAL),
     }
     wanted = [name for flag, name in zip(sys.argv, sys.argv[1:], strict=False) if flag == "--only"]

@@ -118,9 +118,8 @@ class Following(AbstractAuxiliary):
         slope = self.meanfield.slopes(self.conditional, fold(e, b))[1]
         up = jnp.moveaxis(jnp.sum(self.jacobian[:, None] * slope, axis=-1), 0, -1)
         loc = unfold(_solved(self, up), b)
-        each = jnp.broadcast_to(self.lower, (len(e) // b, *self.lower.shape)).reshape(-1, *self.lower.shape[1:])
-        again = jnp.broadcast_to(self.inverse, (len(e) // b, *self.lower.shape)).reshape(each.shape)
-        return Precise(loc, each, again, jnp.ones_like(loc))
+        copies = (len(e) // b, 1, 1)
+        return Precise(loc, jnp.tile(self.lower, copies), jnp.tile(self.inverse, copies), jnp.ones_like(loc))
 
     def mapping(self, e, xi, prior):
         return prior

@@ -37,5 +37,5 @@ def test_nothing_that_was_learned_is_lost(donor, name):
 
 
 def test_epochs_behind_a_run_are_counted():
-    assert epochs_before("draw-vgp at epoch 120") == epochs_before("draw-vgp at epoch 120", "draw-vgp") == 120
-    assert epochs_before("draw at epoch 120", "draw-vgp") == epochs_before("") == epochs_before(None) == 0
+    assert epochs_before("draw-vgp at epoch 120") == 120
+    assert epochs_before("") == epochs_before(None) == 0

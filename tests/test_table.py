@@ -145,10 +145,10 @@ def test_what_a_run_began_with_is_said(write, tmp_path):
 def test_a_stage_counts_the_epochs_that_it_began_with(write, tmp_path):
     stage = {"data": "sketch", "row": "draw-sketch-vgp", "epochs": 20}
     write(**stage, configuration={"begun": "draw-sketch-vgp at epoch 180"})
-    write(**stage, configuration={"begun": "draw-sketch at epoch 280"})  # another row's epochs are not its own
+    write(**stage, configuration={"begun": "draw-sketch at epoch 280"})
     lines = [line for line in markdown("sketch", tmp_path).splitlines() if "begun with draw-sketch" in line]
     assert lines[0].startswith("| DRAW + VGP, 200 epochs") and "at epoch 180" in lines[0]
-    assert lines[1].startswith("| draw-sketch-vgp") and len(lines) == 2
+    assert lines[1].startswith("| DRAW + VGP, 300 epochs") and "at epoch 280" in lines[1] and len(lines) == 2
 
 
 def test_figures_of_different_samples_are_not_averaged(write, tmp_path):

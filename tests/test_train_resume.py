@@ -148,3 +148,23 @@ def test_parameters_of_another_size_are_refused(straight, tmp_path):
         ValueError, match=r"parameters of the shape \[2, .*another version or row, train anew with --fresh"
     ):
         open_run(kept.path).load()
+
+
+def test_a_trunk_keeps_its_rate_and_a_branch_lets_it_fall(straight, source, tmp_path):
+    trunk, branch = tmp_path / "trunk", tmp_path / "branch"
+    assert command(source, trunk, epochs=2, tail=0.0) == 0
+    assert command(source, trunk, resume=True, epochs=3) == 0
+    standing = open_run(trunk).load()[0]
+    assert int(standing.state.tail_steps[0]) == 0 and int(standing.state.tail_from[0]) == 3 * PER_EPOCH
+    assert command(source, branch, start=trunk, epochs=2, tail=1.0) == 0
+    run = open_run(branch)
+    assert run.row.tail == 1.0 and run.row.begun == "staged at epoch 3"
+    assert int(run.load()[0].state.tail_from[0]) == 0 and int(run.load()[0].state.tail_steps[0]) == 2 * PER_EPOCH
+    assert command(source, trunk, resume=True, epochs=6, tail=0.5) == 0
+    on = open_run(trunk)
+    assert on.row.tail == 0.5 and int(on.load()[0].state.tail_steps[0]) == int(0.5 * 3 * PER_EPOCH)
+
+
+def test_a_tail_is_a_share(source, tmp_path):
+    with pytest.raises(ValueError, match="--tail must be between 0 and 1, the share .* got 20"):
+        command(source, tmp_path, tail=20.0)

@@ -158,6 +158,9 @@ def train(
     seeds: Annotated[int, typer.Option(help="How many seeds, side by side.")] = 1,
     batch: Annotated[int | None, typer.Option(help="Images per step.")] = None,
     rate: Annotated[float | None, typer.Option(help="The learning rate.")] = None,
+    tail: Annotated[
+        float | None, typer.Option(help="Share of the run in which the rate falls to zero; 0 to branch from it later.")
+    ] = None,
     optimizer: Annotated[str | None, typer.Option(help="adam, muon or rmsprop.")] = None,
     warmup: Annotated[int | None, typer.Option(help="Epochs in which the KL's weight rises to one.")] = None,
     flip: Annotated[
@@ -185,7 +188,7 @@ def train(
     from .experiments.commands import run_train
 
     changes = {"epochs": epochs, "batch": batch, "rate": rate, "warmup": warmup, "architecture": architecture}
-    changes |= {"optimizer": optimizer, "flip": flip, "dreams": dreams}
+    changes |= {"tail": tail, "optimizer": optimizer, "flip": flip, "dreams": dreams}
     folder = {"data": data, "protocol": protocol, "out": out, "resume": resume, "fresh": fresh}
     if code := run_train(row, **folder, seed=seed, seeds=seeds, early=early, start=start, **changes):
         raise typer.Exit(code)

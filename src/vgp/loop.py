@@ -22,7 +22,7 @@ from .compiling import alone, once
 from .progress import Bar
 from .stopping import Plateau
 
-TAIL = 0.7  # the share of a run in which the learning rate falls to zero
+TAIL = 0.7  # the share of a run in which the learning rate falls to zero, unless something else is asked for
 LONGEST_STREAK = 100  # steps in a row that may be skipped before the run counts as diverged
 CHUNK = 250  # steps a chunk may hold; the host also aims at half a second
 
@@ -41,9 +41,11 @@ class State(eqx.Module):
     streak: Int[Array, "..."]  # and how many of them in a row, just now
 
 
-def init(params: PyTree, optimizer: optax.GradientTransformation, key: PRNGKeyArray, steps: int) -> State:
-    """The state before the first step of a run of at most `steps`."""
-    tail = int(TAIL * steps)
+def init(
+    params: PyTree, optimizer: optax.GradientTransformation, key: PRNGKeyArray, steps: int, share: float = TAIL
+) -> State:
+    """The state before the first step of a run of at most `steps`; the rate falls in the last `share` of them."""
+    tail = int(share * steps)
     zero = jnp.zeros((), jnp.int32)
     return State(
         params=params,
@@ -58,9 +60,9 @@ def init(params: PyTree, optimizer: optax.GradientTransformation, key: PRNGKeyAr
     )
 
 
-def extend(state: State, steps: int) -> State:
-    """The same state with a run of `steps` more ahead of it, its tail at the end of those."""
-    tail = int(TAIL * steps)
+def extend(state: State, steps: int, share: float = TAIL) -> State:
+    """The same state with a run of `steps` more ahead of it, its tail the last `share` of those."""
+    tail = int(share * steps)
     return eqx.tree_at(
         lambda s: (s.tail_from, s.tail_steps, s.settled, s.streak),
         state,

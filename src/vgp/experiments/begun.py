@@ -27,10 +27,10 @@ def begin_with(progress: Progress, together: Parameters, other: Run) -> tuple[Pr
     return dataclasses.replace(progress, state=state, best=jnp.copy(state.params)), taken
 
 
-def epochs_before(begun: str | None, row: str | None = None) -> int:
-    """How many epochs of training, of `row` if that is given, stand behind what a run began with."""
-    found = re.fullmatch(r"(\S+) at epoch (\d+)", begun or "")
-    return int(found[2]) if found and row in (None, found[1]) else 0
+def epochs_before(begun: str | None) -> int:
+    """How many epochs of training stand behind what a run began with."""
+    found = re.fullmatch(r"\S+ at epoch (\d+)", begun or "")
+    return int(found[1]) if found else 0
 
 
 def _given(learner: Learner, donor: Learner) -> tuple[Learner, int]:

@@ -67,11 +67,11 @@ def run_train(
         if stopped and early and "epochs" not in changes:
             print(sentence(run, standing))
             return 0
-        if "rate" in changes:
-            run.row = dataclasses.replace(run.row, rate=changes["rate"])
-        if epochs != run.row.epochs or stopped:
-            per_epoch = len(images.train) // run.row.batch
-            standing.state, standing.since = loop.extend(standing.state, (epochs - done) * per_epoch), done
+        anew = epochs != run.row.epochs or stopped or changes.get("tail", run.row.tail) != run.row.tail
+        run.row = dataclasses.replace(run.row, **{key: changes[key] for key in ("rate", "tail") if key in changes})
+        if anew:
+            steps = (epochs - done) * (len(images.train) // run.row.batch)
+            standing.state, standing.since = loop.extend(standing.state, steps, run.row.tail), done
             run.row = dataclasses.replace(run.row, epochs=epochs)
     else:
         row = dataclasses.replace(row, **changes)
@@ -103,6 +103,9 @@ def _possible(row: Row, changes: dict[str, Any]) -> None:
     rate, architecture = changes.get("rate", row.rate), changes.get("architecture", row.architecture)
     if not 0 < rate < np.inf:
         raise ValueError(f"--rate must be a positive number, got {rate}.")
+    tail = changes.get("tail", row.tail)
+    if not 0 <= tail <= 1:
+        raise ValueError(f"--tail must be between 0 and 1, the share of the run in which the rate falls, got {tail}.")
     flip, optimizer = changes.get("flip", row.flip), changes.get("optimizer", row.optimizer)
     if not 0 <= flip < 0.5:
         raise ValueError(f"--flip must be 0 or more and less than 0.5, got {flip}; a few hundredths are usual.")

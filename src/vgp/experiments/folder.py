@@ -81,7 +81,10 @@ class Run:
         flats, together = zip(*(taken_apart(learner) for learner in learners), strict=True)
         steps = self.row.epochs * (len(self.images.train) // self.row.batch)
         optimizer = optimizer_of(self.row, together[0].layout)
-        states = [loop.init(f, optimizer, jax.random.fold_in(k, 1), steps) for f, k in zip(flats, keys, strict=True)]
+        states = [
+            loop.init(f, optimizer, jax.random.fold_in(k, 1), steps, self.row.tail)
+            for f, k in zip(flats, keys, strict=True)
+        ]
         state = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
         none = np.zeros((0, self.seeds))
         worst = np.full(self.seeds, -np.inf)
@@ -133,7 +136,7 @@ class Run:
         per_epoch = len(self.images.train) // self.row.batch
         there = jnp.full_like(state.step, epochs * per_epoch)
         state = eqx.tree_at(lambda s: (s.params, s.step), state, (params, there))
-        return loop.extend(state, max(self.row.epochs - epochs, 0) * per_epoch)
+        return loop.extend(state, max(self.row.epochs - epochs, 0) * per_epoch, self.row.tail)
 
 
 def is_run(path: Path) -> bool:

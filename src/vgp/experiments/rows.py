@@ -17,7 +17,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .. import bounds, gradients
+from .. import bounds, gradients, loop
 from ..amortised import AbstractEncoder, AmortisedVGP, Chain
 from ..amortised.draw import DrawEncoder
 from ..gp import ARD
@@ -83,6 +83,7 @@ class Row:
     rate: float = 1e-3
     batch: int = 200
     epochs: int = 1000
+    tail: float = loop.TAIL  # the share of the run in which the rate falls to zero
     warmup: int = 0  # epochs in which the weight of the divergence rises to one
     flip: float = 0.0  # the share of pixels that are turned over, anew in each step, in what the encoder sees
     dreams: float = 0.0  # the weight of as many images that the model draws itself, from which the encoder learns

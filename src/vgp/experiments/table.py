@@ -179,8 +179,8 @@ def _belongs(group: Group, entry: Entry) -> bool:
 
 
 def _in_all(record: Record) -> int:
-    # With the epochs of the run of the same row that it began with.
-    return record["epochs"] + epochs_before(record["configuration"].get("begun"), record["row"])
+    # With the epochs of the run that it began with.
+    return record["epochs"] + epochs_before(record["configuration"].get("begun"))
 
 
 def _other(published: Published, record: Record) -> Entry:

@@ -1,0 +1,92 @@
+"""Rows that branch from one trunk: trained, evaluated, recorded, without a seed's luck between them.
+
+    VGP_DATA=... python benchmarks/branches.py draw-sketch draw-sketch-vgp --at 100,200,300 --fall 20 --seconds 500
+
+The first row is trained at a constant rate (`vgp train --tail 0`), the trunk. Before each number of epochs in `--at`,
+the last `--fall` of them are a run of its own for every row, begun with the trunk (`--start`), in which the rate falls
+to zero. The rows of one stage then differ by these epochs only: two runs of DRAW from the start differ by more with the
+seed than they do with the family. Branches go `--at-once` beside the trunk.
+
+A training still under way at `--seconds` is interrupted, and the same command goes on where it was. With `--keep FOLDER`
+the branches of the last stage leave there what they have learned. See `runs.py` for GPUs that are shared.
+"""
+
+import argparse
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from runs import evaluated, vgp
+
+from vgp.experiments import rows
+
+
+class Branches:
+    """The runs of a trunk and its branches, in folders of their own under `--runs`."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.options, self.started = options, time.monotonic()
+        own = rows.find(options.rows[0])
+        self.data = ["--data", options.data or ("sketch" if own.data == "sketch" else "mnist")]
+        self.samples = options.samples or (50 if own.model == "draw" else 5000)
+
+    def train(self, name: str, folder: Path, epochs: int, *more: str) -> bool:
+        """Begins or goes on; has it come to its end?"""
+        left = self.options.seconds - (time.monotonic() - self.started)
+        arguments = ["train", name, *self.data, "--protocol", self.options.protocol, "--epochs", str(epochs)]
+        arguments += ["--seeds", str(self.options.seeds), "--out", str(folder), "--no-early"]
+        arguments += ["--resume"] if (folder / "run.json").exists() else ["--fresh", *more]
+        return left > 0 and vgp(*arguments, log=folder.with_suffix(".log"), seconds=left) == 0
+
+    def branch(self, name: str, trunk: Path, stage: int) -> str:
+        """The last epochs before a stage, evaluated; what was found, or where to look."""
+        folder, log = self.options.runs / f"{name}-{stage}", self.options.runs / f"{name}-{stage}.log"
+        if evaluated(folder) < self.options.fall:
+            if not self.train(name, folder, self.options.fall, "--tail", "1", "--start", str(trunk)):
+                return f"{name} before epoch {stage} is not done; see {log}"
+            vgp(
+                "evaluate", str(folder), "--samples", str(self.samples), "--results", str(self.options.results), log=log
+            )
+        if self.options.keep and stage == self.options.at[-1]:
+            vgp("keep", str(folder), "-o", str(self.options.keep / name), log=log)
+        return "\n".join(line for line in log.read_text().splitlines() if " epoch " in line and ": bound " in line)
+
+    def grow(self) -> None:
+        """The trunk, and at every stage its branches beside it."""
+        trunk, waiting = self.options.runs / f"{self.options.rows[0]}-trunk", []
+        with ThreadPoolExecutor(self.options.at_once) as pool:
+            for stage in self.options.at:
+                there = trunk.with_name(f"{trunk.name}-{stage}")
+                if not there.exists():
+                    if not self.train(self.options.rows[0], trunk, stage - self.options.fall, "--tail", "0"):
+                        print(f"{trunk.name} has not come to epoch {stage - self.options.fall} yet", flush=True)
+                        break
+                    shutil.copytree(trunk, there.with_suffix(".part"), dirs_exist_ok=True)
+                    there.with_suffix(".part").rename(there)
+                waiting += [pool.submit(self.branch, name, there, stage) for name in self.options.rows]
+            for told in waiting:
+                print(told.result(), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="+", metavar="ROW", help="rows of one model; the first is the trunk's")
+    parser.add_argument("--at", type=lambda told: [*map(int, told.split(","))], default=[100, 200, 300])
+    parser.add_argument("--fall", type=int, default=20, help="epochs in which the rate falls")
+    parser.add_argument("--at-once", type=int, default=1, help="branches side by side, beside the trunk")
+    parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--data", help="by default mnist, or sketch for rows of it")
+    parser.add_argument("--protocol", default="fixed")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--samples", type=int, help="importance samples; by default 5000, and 50 for DRAW")
+    parser.add_argument("--keep", type=Path, help="a folder for copies of what the last branches have learned")
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent.parent / "results")
+    options = parser.parse_args()
+    options.runs.mkdir(parents=True, exist_ok=True)
+    Branches(options).grow()
+
+
+if __name__ == "__main__":
+    main()

@@ -7,8 +7,8 @@ the last `--fall` of them are a run of its own for every row, begun with the tru
 to zero. The rows of one stage then differ by these epochs only: two runs of DRAW from the start differ by more with the
 seed than they do with the family. Branches go `--at-once` beside the trunk.
 
-A training still under way at `--seconds` is interrupted, and the same command goes on where it was. With `--keep FOLDER`
-the branches of the last stage leave there what they have learned. See `runs.py` for GPUs that are shared.
+A training still under way at `--seconds` is interrupted, and the same command goes on where it was. With `--keep` the
+branches of the last stage leave what they have learned in that folder. See `runs.py` for GPUs that are shared.
 """
 
 import argparse
@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from runs import evaluated, vgp
-
 from vgp.experiments import rows
 
 

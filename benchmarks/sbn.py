@@ -16,7 +16,7 @@ from dlgm import TURN, measure, prepare
 from vgp.data import Bits
 from vgp.experiments import rows
 
-ROWS = ("sbn1-linear", "sbn1-linear-vgp", "sbn2", "sbn2-vgp")
+ROWS = ("sbn1-linear", "sbn1-linear-vgp", "sbn1", "sbn1-vgp", "sbn2", "sbn2-vgp")
 SEEDS = 3
 
 

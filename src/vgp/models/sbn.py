@@ -15,6 +15,8 @@ from ..amortised.networks import Dense, Trunk
 from ..meanfield import Factors
 from .base import AbstractModel, bernoulli_log_prob
 
+AT_ONCE = 2**26  # numbers that may be written down at once to follow flips through a network
+
 
 class SBN(AbstractModel):
     """p(x | z₁) p(z₁ | z₂) … p(z_L), every unit z in {0, 1} and every pixel Bernoulli:
@@ -115,15 +117,35 @@ class SBN(AbstractModel):
 
         A unit reaches what is below it through a linear layer, so that a flip moves logits l by its row of weights W:
         the gain is Σ_j x_j Δ_j − softplus(l_j + Δ_j) + softplus(l_j) with Δ = ∓2W. For the upper layers x is the mean
-        of the units below under q. None for a network with layers of tanh units.
+        of the units below under q. Through layers of tanh units each flip is followed, all of them side by side.
         """
         logits = _binary_logits(conditional)
-        if logits is None or self.trunk.layers:
+        if logits is None:
             return None
-        below = [x, *split_layers(jax.nn.sigmoid(logits), self.latents)[:-1]]
-        units, weights = split_layers(z, self.latents), [weight, *[1.0] * len(self.layers)]
-        layers = zip((self.logits, *self.layers), units, below, weights, strict=True)
-        return jnp.concatenate([factor * _flips(layer, 2 * own - 1, x) for layer, own, x, factor in layers], axis=-1)
+        below = split_layers(jax.nn.sigmoid(logits), self.latents)[:-1]
+        lowest, *units = (2 * own - 1 for own in split_layers(z, self.latents))
+        pixels = self._followed(lowest, x) if self.trunk.layers else _flips(self.logits, lowest, x)
+        upper = [_flips(*each) for each in zip(self.layers, units, below, strict=True)]
+        return jnp.concatenate([weight * pixels, *upper], axis=-1)
+
+    def _followed(self, signs: Float[Array, "n e"], x: Float[Array, "n i"]) -> Float[Array, "n e"]:
+        # What log p(x | z₁) gains by each flip. The first layer is moved by a row of its weights.
+        first, *rest = self.trunk.layers
+        still = first(signs)
+
+        def log_likelihood(hidden):
+            hidden = jnp.tanh(hidden)
+            for layer in rest:
+                hidden = jnp.tanh(layer(hidden))
+            return bernoulli_log_prob(self.logits(hidden), x)
+
+        def flipped(unit):
+            sign, row = unit
+            return log_likelihood(still - 2 * sign[:, None] * row)
+
+        widest = max(x.shape[-1], *(layer.bias.shape[0] for layer in self.trunk.layers))
+        found = jax.lax.map(flipped, (signs.T, first.weight), batch_size=max(1, AT_ONCE // (len(x) * widest)))
+        return found.T - log_likelihood(still)[:, None]
 
     def probabilities(self, z):
         return jax.nn.sigmoid(self._logits(z))

@@ -9,6 +9,7 @@ from training_runs import PER_EPOCH, Killed, assert_same, at_epoch, begin, comma
 
 from vgp import loop
 from vgp.experiments import train as training
+from vgp.experiments.begun import epochs_before, told_of
 from vgp.experiments.folder import open_run
 
 pytest_plugins = "training_fixtures"
@@ -158,7 +159,7 @@ def test_a_trunk_keeps_its_rate_and_a_branch_lets_it_fall(straight, source, tmp_
     assert int(standing.state.tail_steps[0]) == 0 and int(standing.state.tail_from[0]) == 3 * PER_EPOCH
     assert command(source, branch, start=trunk, epochs=2, tail=1.0) == 0
     run = open_run(branch)
-    assert run.row.tail == 1.0 and run.row.begun == "staged at epoch 3"
+    assert run.row.tail == 1.0 and run.row.begun.startswith("staged at epoch 3")
     assert int(run.load()[0].state.tail_from[0]) == 0 and int(run.load()[0].state.tail_steps[0]) == 2 * PER_EPOCH
     assert command(source, trunk, resume=True, epochs=6, tail=0.5) == 0
     on = open_run(trunk)
@@ -168,3 +169,16 @@ def test_a_trunk_keeps_its_rate_and_a_branch_lets_it_fall(straight, source, tmp_
 def test_a_tail_is_a_share(source, tmp_path):
     with pytest.raises(ValueError, match="--tail must be between 0 and 1, the share .* got 20"):
         command(source, tmp_path, tail=20.0)
+
+
+def test_the_epoch_of_what_a_run_begins_with_is_told(straight, source, tmp_path):
+    run, progress, _ = straight
+    run = dataclasses.replace(run, path=tmp_path / "trunk")
+    checks = np.array([[4.0, -3.0, -3.0], [5.0, -1.0, -2.0], [6.0, np.nan, -5.0]])
+    run.save(dataclasses.replace(progress, checks=checks))
+    assert told_of(run) == "staged at epoch 6, its best of epoch 5" and epochs_before(told_of(run)) == 6
+    run.save(dataclasses.replace(progress, checks=np.array([[6.0, -1.0, -1.0]])))
+    assert told_of(run) == "staged at epoch 6"
+    assert command(source, tmp_path / "on", start=run.path, epochs=1) == 0
+    later = open_run(tmp_path / "on")
+    assert later.row.begun == "staged at epoch 6" and told_of(later) == "staged at epoch 7"

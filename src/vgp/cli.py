@@ -162,6 +162,7 @@ def train(
         float | None, typer.Option(help="Share of the run in which the rate falls to zero; 0 to branch from it later.")
     ] = None,
     optimizer: Annotated[str | None, typer.Option(help="adam, muon or rmsprop.")] = None,
+    decay: Annotated[float | None, typer.Option(help="Muon's weight decay, in units of the rate.")] = None,
     warmup: Annotated[int | None, typer.Option(help="Epochs in which the KL's weight rises to one.")] = None,
     flip: Annotated[
         float | None, typer.Option(help="Share of pixels turned over in what the inference network sees in training.")
@@ -188,7 +189,7 @@ def train(
     from .experiments.commands import run_train
 
     changes = {"epochs": epochs, "batch": batch, "rate": rate, "warmup": warmup, "architecture": architecture}
-    changes |= {"tail": tail, "optimizer": optimizer, "flip": flip, "dreams": dreams}
+    changes |= {"tail": tail, "optimizer": optimizer, "decay": decay, "flip": flip, "dreams": dreams}
     folder = {"data": data, "protocol": protocol, "out": out, "resume": resume, "fresh": fresh}
     if code := run_train(row, **folder, seed=seed, seeds=seeds, early=early, start=start, **changes):
         raise typer.Exit(code)

@@ -6,6 +6,7 @@ import re
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .folder import Progress, Run
 from .parameters import Parameters, taken_apart
@@ -27,9 +28,21 @@ def begin_with(progress: Progress, together: Parameters, other: Run) -> tuple[Pr
     return dataclasses.replace(progress, state=state, best=jnp.copy(state.params)), taken
 
 
+def told_of(other: Run) -> str:
+    """The run's row and how far it was trained; and the epoch of the parameters that are taken, if that is another."""
+    had = other.load()[0]
+    before, done = epochs_before(other.row.begun), len(had.history)
+    best = done
+    if len(had.checks):
+        bounds = np.where(np.isnan(had.checks), -np.inf, had.checks)[:, 1:]
+        best = int(had.checks[bounds.argmax(0), 0].min())
+    told = f"{other.row.name} at epoch {before + done}"
+    return told if best == done else f"{told}, its best of epoch {before + best}"
+
+
 def epochs_before(begun: str | None) -> int:
     """How many epochs of training stand behind what a run began with."""
-    found = re.fullmatch(r"\S+ at epoch (\d+)", begun or "")
+    found = re.match(r"\S+ at epoch (\d+)", begun or "")
     return int(found[1]) if found else 0
 
 

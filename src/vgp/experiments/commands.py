@@ -11,7 +11,7 @@ from .. import loop
 from ..data import Images, load
 from ..models import DRAW
 from . import pictures, records
-from .begun import begin_with, epochs_before
+from .begun import begin_with, told_of
 from .folder import DESCRIPTION, STATE, Progress, Run, is_kept, is_run, open_run
 from .optimizer import OPTIMIZERS
 from .parameters import Parameters
@@ -92,8 +92,7 @@ def _begin_with(run: Run, standing: Progress, together: Parameters, start: Path)
             f"Nothing that {other.row.name} in '{start}' learned has the name and size of something in {run.row.name}; "
             "leave --start out, or name a run of the same model."
         )
-    epochs = len(other.load()[0].history) + epochs_before(other.row.begun)
-    run.row = dataclasses.replace(run.row, begun=f"{other.row.name} at epoch {epochs}")
+    run.row = dataclasses.replace(run.row, begun=told_of(other))
     return standing
 
 
@@ -112,6 +111,9 @@ def _possible(row: Row, changes: dict[str, Any]) -> None:
     dreams = changes.get("dreams", row.dreams)
     if not 0 <= dreams < np.inf:
         raise ValueError(f"--dreams must be 0 or more, got {dreams}; 1 gives them the weight of the training images.")
+    decay = changes.get("decay", row.decay)
+    if not 0 <= decay < np.inf:
+        raise ValueError(f"--decay must be 0 or more, got {decay}; 0.1 is usual.")
     if optimizer not in OPTIMIZERS:
         raise ValueError(f"--optimizer must be {', '.join(OPTIMIZERS[:-1])} or {OPTIMIZERS[-1]}, got '{optimizer}'.")
     names = ["deep", "literal"] if row.model == "dlgm" else [row.architecture]
@@ -143,7 +145,7 @@ def _same(run: Run, name: str, images: Images, changes: dict[str, Any], seed: in
         )
     # A seed, or a number of them, that was left out comes as 0 or 1.
     asked = {**changes, "seed": seed or run.seed, "seeds": run.seeds if seeds == 1 else seeds}
-    for key in ("batch", "optimizer", "warmup", "flip", "dreams", "architecture", "seed", "seeds"):
+    for key in ("batch", "optimizer", "decay", "warmup", "flip", "dreams", "architecture", "seed", "seeds"):
         had = getattr(run if key.startswith("seed") else run.row, key)
         if asked.get(key, had) != had:
             raise ValueError(

@@ -19,16 +19,18 @@ NARROW = 8  # inputs or outputs up to which a layer is left to Adam
 
 def optimizer_of(row: Row, layout: Layout) -> optax.GradientTransformation:
     """The row's optimiser."""
-    return _made(row.optimizer, row.rate, row.clip, layout)
+    return _made(row.optimizer, row.rate, row.clip, row.decay, layout)
 
 
 @lru_cache  # the same object for the same arguments, so that nothing is compiled again
-def _made(name: str, rate: float, clip: float | None, layout: Layout) -> optax.GradientTransformation:
+def _made(name: str, rate: float, clip: float | None, decay: float, layout: Layout) -> optax.GradientTransformation:
+    if decay and name != "muon":
+        raise ValueError(f"--decay goes with --optimizer muon, got '{name}'; leave --decay out.")
     match name:
         case "adam":
             steps = optax.adam(rate)
         case "muon":
-            steps = muon(rate, layout)
+            steps = muon(rate, layout, decay)
         case "rmsprop":
             steps = optimizers.rmsprop(rate)
         case _:
@@ -36,16 +38,19 @@ def _made(name: str, rate: float, clip: float | None, layout: Layout) -> optax.G
     return steps if clip is None else optax.chain(optax.clip_by_global_norm(clip), steps)
 
 
-def muon(rate: float, layout: Layout) -> optax.GradientTransformation:
+def muon(rate: float, layout: Layout, decay: float = 0.0) -> optax.GradientTransformation:
     """Muon (Jordan et al. 2024) for the weights of the layers, Adam for all else.
 
     The momentum of a matrix is made orthogonal before it is taken as a step, so that all of its directions move alike.
-    Matrices that lie side by side, as those of an LSTM's gates, are each made so on its own.
+    Matrices that lie side by side, as those of an LSTM's gates, are each made so on its own. Steps do not shrink with
+    the gradient, so that weights grow for as long as the rate is kept up: `decay` times the rate is the share of each
+    matrix that a step takes off.
     """
     kinds = [_kind(*piece) for piece in zip(layout.shapes, layout.blocks, layout.sizes, strict=True)]
     matrix = MuonDimensionNumbers(reduction_axis=0, output_axis=2)  # (i, blocks, o)
     steps = optax.contrib.muon(
         rate,
+        weight_decay=decay,
         consistent_rms=RMS,
         muon_weight_dimension_numbers={
             "matrices": [matrix for kind in kinds if kind == "matrices"],

@@ -81,6 +81,7 @@ class Row:
     clip: float | None = None  # of the gradient's norm
     optimizer: str = "adam"
     rate: float = 1e-3
+    decay: float = 0.0  # of the matrices that Muon moves, in units of the rate
     batch: int = 200
     epochs: int = 1000
     tail: float = loop.TAIL  # the share of the run in which the rate falls to zero

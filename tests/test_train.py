@@ -14,6 +14,7 @@ from vgp.bounds import AbstractBound, Importance, draw
 from vgp.compiling import once
 from vgp.experiments import commands, evaluate, rows, train as training
 from vgp.experiments.folder import open_run
+from vgp.experiments.optimizer import optimizer_of
 from vgp.experiments.parameters import taken_apart
 from vgp.experiments.step import TrainStep
 from vgp.gradients import Pathwise
@@ -107,6 +108,27 @@ def test_nan_ends_the_run_and_the_last_good_parameters_are_kept(source, images, 
     assert np.isfinite(progress.history[epochs:]).all()
 
 
+def test_a_model_that_forgets_ends_the_run_and_its_best_parameters_are_put_back(source, images, tmp_path, monkeypatch):
+    likely = np.asarray(images.train.mean())
+    floor = float(np.sum(likely * np.log(likely) + (1 - likely) * np.log(1 - likely)))
+    found = iter([floor - 1.0, floor + 1.0, floor + 0.5, floor + 0.04])  # nothing learned; learned; worse; forgotten
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "_validate", lambda *_: np.array([next(found)]))
+        result = invoke("train", "tiny", "--data", source, "-o", tmp_path, "--epochs", 50)
+    assert result.exit_code == 1 and "its best parameters are put back, go on from them with" in result.output
+    run = open_run(tmp_path)
+    standing, together = run.load()
+    assert standing.ending == "collapsed" and len(standing.history) == 4 and standing.best_bound == floor + 1.0
+    np.testing.assert_array_equal(standing.state.params, standing.best)
+    fresh = optimizer_of(run.row, together.layout).init(standing.best[0])
+    for one, other in zip(jax.tree.leaves(standing.state.optimizer), jax.tree.leaves(fresh), strict=True):
+        np.testing.assert_array_equal(one[0], other)
+    monkeypatch.setattr(training, "_validate", lambda *_: np.array([floor + 0.9]))
+    again = invoke("train", "tiny", "--data", source, "-o", tmp_path, "--resume", "--rate", 1e-3, "--epochs", 6)
+    assert again.exit_code == 0, again.output
+    assert len(open_run(tmp_path).load()[0].history) == 6
+
+
 def _start(images):
     mean = images.train.mean()
     return taken_apart(rows.build(TINY, (6,), mean, jr.fold_in(jr.key(0), 0)))
@@ -156,7 +178,7 @@ def test_a_run_that_validation_stopped(straight, source, images, tmp_path, monke
 
     def validate(together, bound, params, *_):
         seen.append(1)
-        return np.full(len(params), -float(len(seen)))  # ever worse
+        return np.full(len(params), -1 - 0.1 * len(seen))  # ever worse
 
     monkeypatch.setattr(training, "_validate", validate)
     monkeypatch.setattr(commands, "PATIENCE", 2)
@@ -173,7 +195,7 @@ def test_a_run_that_validation_stopped(straight, source, images, tmp_path, monke
     assert command(source, tmp_path, resume=True, early=False, epochs=8) == 0
     progress = open_run(tmp_path).load()[0]
     assert progress.ending == "max_steps" and len(progress.history) == 8
-    assert progress.best_bound.tolist() == [-1, -1]
+    assert progress.best_bound.tolist() == [-1.1, -1.1]
 
 
 def test_checks_are_spread_over_the_run_and_the_last_epoch_has_one(straight, source, images, tmp_path, monkeypatch):

@@ -81,7 +81,7 @@ def run_train(
             standing = _begin_with(run, standing, together, start)
     standing = train(run, standing, together, show=progress, patience=PATIENCE if early else None)
     print(sentence(run, standing))
-    return {"interrupted": 130, "diverged": 1}.get(standing.ending, 0)
+    return {"interrupted": 130, "diverged": 1, "collapsed": 1}.get(standing.ending, 0)
 
 
 def _begin_with(run: Run, standing: Progress, together: Parameters, start: Path) -> Progress:

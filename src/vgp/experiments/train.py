@@ -24,6 +24,7 @@ CHECKS = 50  # looks at the validation images in a run
 PATIENCE = 15  # of them without improvement before a run stops
 PACED = 50  # epochs that tell the pace
 IMAGES = 2000  # of the validation set that are looked at
+LOST = 0.95  # the share of what was learned that a run has to lose to count as collapsed
 
 
 @eqx.filter_jit
@@ -41,7 +42,8 @@ def _validate(together: Parameters, bound: AbstractBound, params, pixels: Abstra
 def train(run: Run, progress: Progress, together: Parameters, *, show: bool = True, patience: int | None = PATIENCE):
     """Goes on until the run's last epoch, until validation has stopped improving, or Ctrl-C; saves what it has.
 
-    Returns the progress. Its `ending` is "max_steps", "converged" (stopped by validation), "interrupted" or "diverged".
+    Returns the progress. Its `ending` is "max_steps", "converged" (stopped by validation), "interrupted", "diverged",
+    or "collapsed": the model has come to draw pixels on their own again, and its best parameters are put back.
     """
     row, images = run.row, run.images
     per_epoch = len(images.train) // row.batch
@@ -53,7 +55,7 @@ def train(run: Run, progress: Progress, together: Parameters, *, show: bool = Tr
     end = int(np.max(progress.state.tail_from + progress.state.tail_steps))
     every = max(1, end // per_epoch // CHECKS)
     seen = jnp.asarray(np.linspace(0, len(images.valid) - 1, min(IMAGES, len(images.valid))).astype(np.int32))
-    writer = Writer(run.path)
+    writer, floor, collapsed = Writer(run.path), _independent(images.train), False
 
     def note(state: loop.State, history: np.ndarray):
         progress.state, progress.history = state, history
@@ -66,6 +68,7 @@ def train(run: Run, progress: Progress, together: Parameters, *, show: bool = Tr
     ended: list[float] = []
 
     def between(state: loop.State, values: np.ndarray) -> bool:
+        nonlocal collapsed
         ended.append(time.monotonic())
         if recent := np.diff(ended[-PACED:]).tolist():
             progress.pace = sum(recent) / len(recent)
@@ -79,7 +82,10 @@ def train(run: Run, progress: Progress, together: Parameters, *, show: bool = Tr
         better = found > progress.best_bound
         progress.best = jnp.where(jnp.asarray(better)[:, None], state.params, progress.best)
         progress.best_bound = np.where(better, found, progress.best_bound)
-        return patience is not None and _stale(progress.checks[progress.checks[:, 0] > progress.since], patience)
+        learned, left = progress.best_bound - floor, found - floor
+        collapsed = bool(np.all((learned > 0) & (left < (1 - LOST) * learned)))
+        recent = progress.checks[progress.checks[:, 0] > progress.since]
+        return collapsed or (patience is not None and _stale(recent, patience))
 
     progress.ending = "interrupted"  # for whoever reads a save from the middle
     run.save(progress)
@@ -118,9 +124,19 @@ def train(run: Run, progress: Progress, together: Parameters, *, show: bool = Tr
         if outcome.ending != "max_steps":
             break
     progress.ending = outcome.ending if outcome else "max_steps"
+    if collapsed and progress.ending == "converged":
+        best, fresh = jnp.copy(progress.best), jax.vmap(optimizer.init)(progress.best)
+        progress.state = eqx.tree_at(lambda state: (state.params, state.optimizer), progress.state, (best, fresh))
+        progress.ending = "collapsed"
     run.save(progress)
     writer.close()
     return progress
+
+
+def _independent(pixels: AbstractPixels) -> float:
+    # The bound of a model that draws every pixel on its own, by its mean.
+    likely = np.clip(np.asarray(pixels.mean(), float), 1e-6, 1 - 1e-6)
+    return float(np.sum(likely * np.log(likely) + (1 - likely) * np.log1p(-likely)))
 
 
 def _stale(checks: np.ndarray, patience: int) -> bool:
@@ -139,6 +155,11 @@ def sentence(run: Run, progress: Progress) -> str:
         return (
             f"{where}: the bound or its gradient was not finite for {loop.LONGEST_STREAK} steps in a row; the last "
             "good parameters are kept there, go on from them with --resume --rate and a smaller learning rate."
+        )
+    if progress.ending == "collapsed":
+        return (
+            f"{where}: the model lost what it had learned, its validation bound is hardly better than that of pixels "
+            "on their own; its best parameters are put back, go on from them with --resume --rate and a smaller rate."
         )
     if progress.ending == "interrupted":
         return f"{where}: interrupted; the same command with --resume goes on bit for bit."

@@ -65,6 +65,18 @@ def test_all_else_is_left_to_adam(whole):
             assert np.allclose(a, b, rtol=1e-5, atol=1e-7) == narrow, (step, a.shape)
 
 
+def test_decay_takes_a_share_off_the_matrices_and_nothing_else(whole):
+    flat, together = whole
+    layout = together.layout
+    optimizer = optimizer_of(dataclasses.replace(ROW, decay=0.3), layout)
+    (updates,) = three_steps(optimizer, flat, jnp.zeros_like(flat)[None])
+    for update, had, blocks in zip(layout.leaves(updates), layout.leaves(flat), layout.blocks, strict=True):
+        share = 0.3 * ROW.rate if blocks and had.shape[1] >= 8 else 0.0
+        np.testing.assert_allclose(update, -share * had, rtol=1e-5, atol=1e-7)
+    with pytest.raises(ValueError, match="--decay goes with --optimizer muon, got 'adam'; leave --decay out"):
+        optimizer_of(dataclasses.replace(ROW, decay=0.3, optimizer="adam"), layout)
+
+
 def test_large_arrays_by_themselves_change_nothing(whole, monkeypatch):
     flat, together = whole
     gradients = jax.vmap(lambda key: jr.normal(key, flat.shape))(jr.split(jr.key(2), 3))

@@ -7,16 +7,17 @@ import jax.random as jr
 import numpy as np
 import optax
 import pytest
-from training_runs import PER_EPOCH, TINY, assert_same, begin, command, go, invoke
+from training_runs import PER_EPOCH, TINY, assert_same, at_epoch, begin, command, go, go_on, interrupt, invoke
 
 from vgp import loop
 from vgp.bounds import AbstractBound, Importance, draw
 from vgp.compiling import once
-from vgp.experiments import commands, evaluate, rows, train as training
+from vgp.experiments import commands, evaluate, rows, watch
 from vgp.experiments.folder import open_run
 from vgp.experiments.optimizer import optimizer_of
 from vgp.experiments.parameters import taken_apart
 from vgp.experiments.step import TrainStep
+from vgp.experiments.train import sentence
 from vgp.gradients import Pathwise
 
 pytest_plugins = "training_fixtures"
@@ -33,8 +34,8 @@ def test_history_and_checks_have_a_row_per_epoch_and_a_column_per_seed(straight)
     assert progress.checks[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
     np.testing.assert_array_equal(progress.best_bound, progress.checks[:, 1:].max(0))
     np.testing.assert_array_equal(progress.state.step, 6 * PER_EPOCH)
-    assert "all epochs are done" in training.sentence(run, progress)
-    assert f"Next: vgp evaluate {run.path}" in training.sentence(run, progress)
+    assert "all epochs are done" in sentence(run, progress)
+    assert f"Next: vgp evaluate {run.path}" in sentence(run, progress)
 
 
 def test_an_epoch_compiles_only_where_the_bound_is_new(straight):
@@ -113,7 +114,7 @@ def test_a_model_that_forgets_ends_the_run_and_its_best_parameters_are_put_back(
     floor = float(np.sum(likely * np.log(likely) + (1 - likely) * np.log(1 - likely)))
     found = iter([floor - 1.0, floor + 1.0, floor + 0.5, floor + 0.04])  # nothing learned; learned; worse; forgotten
     with monkeypatch.context() as patch:
-        patch.setattr(training, "_validate", lambda *_: np.array([next(found)]))
+        patch.setattr(watch, "_validate", lambda *_: np.array([next(found)]))
         result = invoke("train", "tiny", "--data", source, "-o", tmp_path, "--epochs", 50)
     assert result.exit_code == 1 and "its best parameters are put back, go on from them with" in result.output
     run = open_run(tmp_path)
@@ -123,7 +124,7 @@ def test_a_model_that_forgets_ends_the_run_and_its_best_parameters_are_put_back(
     fresh = optimizer_of(run.row, together.layout).init(standing.best[0])
     for one, other in zip(jax.tree.leaves(standing.state.optimizer), jax.tree.leaves(fresh), strict=True):
         np.testing.assert_array_equal(one[0], other)
-    monkeypatch.setattr(training, "_validate", lambda *_: np.array([floor + 0.9]))
+    monkeypatch.setattr(watch, "_validate", lambda *_: np.array([floor + 0.9]))
     again = invoke("train", "tiny", "--data", source, "-o", tmp_path, "--resume", "--rate", 1e-3, "--epochs", 6)
     assert again.exit_code == 0, again.output
     assert len(open_run(tmp_path).load()[0].history) == 6
@@ -140,7 +141,7 @@ def _start(images):
 def test_stale_means_that_no_seed_has_improved():
     def stale(*bounds, patience=2):
         table = np.asarray(bounds, float)
-        return training._stale(np.column_stack([np.arange(len(table)), table]), patience)
+        return watch._stale(np.column_stack([np.arange(len(table)), table]), patience)
 
     assert not stale([1, 1], [0, 0])
     assert stale([1, 1], [0, 0], [1, 0])
@@ -154,23 +155,23 @@ def test_stale_means_that_no_seed_has_improved():
 
 
 def test_a_run_stops_by_validation_and_keeps_the_best_parameters(straight, source, images, tmp_path, monkeypatch):
-    scripted = np.asarray([[-5, -5], [-3, -4], [-4, -3], [-4, -9], [-3, -3], [-2, -2.0]])
+    scripted = np.asarray([[-5, -5], [-3, -4], [-4, -3], [-4, -9], [-3, -3], [-4, -4.0]])
     seen = []
 
     def validate(together, bound, params, *_):
         seen.append(np.array(params))
         return scripted[len(seen) - 1]
 
-    monkeypatch.setattr(training, "_validate", validate)
+    monkeypatch.setattr(watch, "_validate", validate)
     run = begin(tmp_path, source, images)
     progress = go(run, patience=2)
-    assert progress.ending == "converged" and len(progress.history) == len(seen) == 5
+    assert progress.ending == "converged" and len(progress.history) == len(seen) == 5 + 1  # one of a falling rate
     assert progress.best_bound.tolist() == [-3, -3]
     np.testing.assert_array_equal(progress.best[0], seen[1][0])
     np.testing.assert_array_equal(progress.best[1], seen[2][1])
     assert (seen[1][0] != seen[4][0]).any()
     assert_same(open_run(tmp_path).load()[0], progress)
-    assert "validation has stopped improving; validation bound 3.00, 3.00 nats" in training.sentence(run, progress)
+    assert "validation has stopped improving; validation bound 3.00, 3.00 nats" in sentence(run, progress)
 
 
 def test_a_run_that_validation_stopped(straight, source, images, tmp_path, monkeypatch):
@@ -180,26 +181,59 @@ def test_a_run_that_validation_stopped(straight, source, images, tmp_path, monke
         seen.append(1)
         return np.full(len(params), -1 - 0.1 * len(seen))  # ever worse
 
-    monkeypatch.setattr(training, "_validate", validate)
+    monkeypatch.setattr(watch, "_validate", validate)
     monkeypatch.setattr(commands, "PATIENCE", 2)
     assert command(source, tmp_path) == 0
     run = open_run(tmp_path)
     progress = run.load()[0]
-    assert progress.ending == "converged" and len(progress.history) == 3
+    assert progress.ending == "converged" and len(progress.history) == 3  # its rate was falling
     assert command(source, tmp_path, resume=True) == 0  # it is finished, and stays as it is
     assert_same(open_run(tmp_path).load()[0], progress)
     assert command(source, tmp_path, resume=True, epochs=20) == 0  # patience begins anew
     progress = open_run(tmp_path).load()[0]
-    assert progress.ending == "converged" and len(progress.history) == 6 and progress.since == 3
-    assert int(progress.state.tail_from[0] + progress.state.tail_steps[0]) == 20 * PER_EPOCH
+    assert progress.ending == "converged" and progress.since == 3
+    assert len(progress.history) == 6 + 1  # and one in which the rate falls
     assert command(source, tmp_path, resume=True, early=False, epochs=8) == 0
     progress = open_run(tmp_path).load()[0]
     assert progress.ending == "max_steps" and len(progress.history) == 8
+    assert int(progress.state.tail_from[0] + progress.state.tail_steps[0]) == 8 * PER_EPOCH
     assert progress.best_bound.tolist() == [-1.1, -1.1]
 
 
+def test_where_validation_stops_the_rate_falls_from_the_best_parameters(
+    straight, source, images, tmp_path, monkeypatch
+):
+    bounds, seen = [-2.0, -1.8, -1.5, -1.2, -1.3, -1.4, -1.1, -1.6], []
+
+    def validate(together, bound, params, *_):
+        seen.append(np.array(params))
+        return np.full(len(params), bounds[len(seen) - 1])
+
+    monkeypatch.setattr(watch, "_validate", validate)
+    runs = []
+    for stop in (None, 7):  # straight, and interrupted while the rate falls
+        seen.clear()
+        path = tmp_path / str(stop)
+        with monkeypatch.context() as patch:
+            if stop:
+                at_epoch(patch, stop, interrupt)
+            progress = go(begin(path, source, images, epochs=40), patience=2)
+        if stop:
+            assert progress.ending == "interrupted" and bool(progress.state.settled[0])
+            progress = go_on(path, patience=2)
+        runs.append(progress)
+        assert progress.ending == "converged" and len(progress.history) == 6 + 2  # half of the four to the best
+        np.testing.assert_array_equal(progress.best, seen[6])
+        np.testing.assert_array_equal(progress.best_bound, [-1.1, -1.1])
+    assert_same(*runs)
+    state = runs[0].state
+    assert int(state.tail_from[0]) == 6 * PER_EPOCH and int(state.tail_steps[0]) == 2 * PER_EPOCH
+    near, far = (np.abs(np.asarray(runs[0].best) - np.asarray(seen[i])).max() for i in (3, 5))
+    assert near < far  # it went on from the best, not from the last
+
+
 def test_checks_are_spread_over_the_run_and_the_last_epoch_has_one(straight, source, images, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "CHECKS", 2)
+    monkeypatch.setattr(watch, "CHECKS", 2)
     progress = go(begin(tmp_path, source, images, TINY, epochs=7))
     assert progress.checks[:, 0].tolist() == [3, 6, 7]
     assert len(progress.history) == 7

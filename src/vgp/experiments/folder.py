@@ -36,6 +36,11 @@ class Progress:
     since: int = 0  # the epoch at which this schedule began: patience counts from there
     pace: float = 0.0  # seconds an epoch, without the first, in which a step is compiled
 
+    @property
+    def recent(self) -> np.ndarray:
+        """The checks of this schedule."""
+        return self.checks[self.checks[:, 0] > self.since]
+
     def arrays(self) -> dict[str, np.ndarray]:
         """What of it are arrays, but for the state."""
         figures = {"best_bound": self.best_bound, "history": self.history, "checks": self.checks}

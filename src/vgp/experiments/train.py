@@ -6,44 +6,29 @@ from pathlib import Path
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 
 from .. import loop
-from ..bounds import AbstractBound
-from ..data import AbstractPixels
-from ..gradients import VALUES
 from .folder import Progress, Run
-from .metrics import Writer
 from .optimizer import optimizer_of
 from .parameters import Parameters
 from .rows import stages
 from .step import TrainStep
+from .watch import Watch
 
-CHECKS = 50  # looks at the validation images in a run
-PATIENCE = 15  # of them without improvement before a run stops
-PACED = 50  # epochs that tell the pace
-IMAGES = 2000  # of the validation set that are looked at
-LOST = 0.95  # the share of what was learned that a run has to lose to count as collapsed
-
-
-@eqx.filter_jit
-def _validate(together: Parameters, bound: AbstractBound, params, pixels: AbstractPixels, rows, key):
-    # The mean bound of every seed on the same images with the same noise.
-    x = pixels(rows, key)
-
-    def one(flat):
-        learner = together(flat)
-        return jnp.mean(bound(learner.model.at(x), learner.encoder.at(x, learner.model), key, len(rows), VALUES))
-
-    return jax.lax.map(one, params)
+PATIENCE = 15  # looks at the validation images without improvement before a run stops
+FALL = 0.5  # then the rate falls from the best parameters on, over this share of the epochs that led to them,
+SLOW = 0.8  # unless they are from this part of the tail on, where it had fallen by nine tenths
+ENDINGS = ("stale", "collapsed", "interrupted", "diverged")
 
 
 def train(run: Run, progress: Progress, together: Parameters, *, show: bool = True, patience: int | None = PATIENCE):
     """Goes on until the run's last epoch, until validation has stopped improving, or Ctrl-C; saves what it has.
 
-    Returns the progress. Its `ending` is "max_steps", "converged" (stopped by validation), "interrupted", "diverged",
-    or "collapsed": the model has come to draw pixels on their own again, and its best parameters are put back.
+    Where validation stops improving while the rate is not small, it falls from the best parameters on, and the run ends
+    with that. Returns the progress. Its `ending` is "max_steps", "converged" (by validation), "interrupted",
+    "diverged", or "collapsed": the model has come to draw pixels on their own again, and its best parameters are put
+    back.
     """
     row, images = run.row, run.images
     per_epoch = len(images.train) // row.batch
@@ -52,10 +37,7 @@ def train(run: Run, progress: Progress, together: Parameters, *, show: bool = Tr
             f"A batch of {row.batch} is larger than the {len(images.train)} training images; pass a smaller --batch."
         )
     optimizer, started, before = optimizer_of(row, together.layout), time.monotonic(), progress.seconds
-    end = int(np.max(progress.state.tail_from + progress.state.tail_steps))
-    every = max(1, end // per_epoch // CHECKS)
-    seen = jnp.asarray(np.linspace(0, len(images.valid) - 1, min(IMAGES, len(images.valid))).astype(np.int32))
-    writer, floor, collapsed = Writer(run.path), _independent(images.train), False
+    watch = Watch(run, progress, together, per_epoch, patience)
 
     def note(state: loop.State, history: np.ndarray):
         progress.state, progress.history = state, history
@@ -65,39 +47,12 @@ def train(run: Run, progress: Progress, together: Parameters, *, show: bool = Tr
         note(state, history)
         run.save(progress)
 
-    ended: list[float] = []
-
-    def between(state: loop.State, values: np.ndarray) -> bool:
-        nonlocal collapsed
-        ended.append(time.monotonic())
-        if recent := np.diff(ended[-PACED:]).tolist():
-            progress.pace = sum(recent) / len(recent)
-        epoch = int(state.step[0]) // per_epoch
-        writer.scalars(epoch, "train bound", values)
-        if epoch % every and epoch * per_epoch < end:
-            return False
-        found = np.asarray(_validate(together, bound, state.params, images.valid, seen, jr.key(0)))
-        writer.scalars(epoch, "validation bound", found)
-        progress.checks = np.concatenate([progress.checks, [[epoch, *found]]])
-        better = found > progress.best_bound
-        progress.best = jnp.where(jnp.asarray(better)[:, None], state.params, progress.best)
-        progress.best_bound = np.where(better, found, progress.best_bound)
-        learned, left = progress.best_bound - floor, found - floor
-        collapsed = bool(np.all((learned > 0) & (left < (1 - LOST) * learned)))
-        recent = progress.checks[progress.checks[:, 0] > progress.since]
-        return collapsed or (patience is not None and _stale(recent, patience))
-
-    progress.ending = "interrupted"  # for whoever reads a save from the middle
-    run.save(progress)
-    outcome, bound = None, row.make_bound(0)
-    for stage in stages(row, end // per_epoch, per_epoch):
-        if int(progress.state.step[0]) >= stage.end:
-            continue
-        bound = row.make_bound(stage.inner)
+    def walk(inner: int, until: int) -> str:
+        watch.bound, watch.found = row.make_bound(inner), None
         step = TrainStep(
             pixels=images.train,
             together=together,
-            bound=bound,
+            bound=watch.bound,
             gradient=row.make_gradient(),
             optimizer=optimizer,
             batch=row.batch,
@@ -116,35 +71,62 @@ def train(run: Run, progress: Progress, together: Parameters, *, show: bool = Tr
             progress=show,
             save=save,
             turn=per_epoch,
-            until=stage.end,
-            between=between,
+            until=until,
+            between=watch,
             label=row.name,
         )
         note(outcome.state, outcome.history)
-        if outcome.ending != "max_steps":
-            break
-    progress.ending = outcome.ending if outcome else "max_steps"
-    if collapsed and progress.ending == "converged":
-        best, fresh = jnp.copy(progress.best), jax.vmap(optimizer.init)(progress.best)
-        progress.state = eqx.tree_at(lambda state: (state.params, state.optimizer), progress.state, (best, fresh))
-        progress.ending = "collapsed"
+        return outcome.ending if watch.found is None else watch.found
+
+    progress.ending = "interrupted"  # for whoever reads a save from the middle
     run.save(progress)
-    writer.close()
+    ending = "max_steps"
+    for stage in stages(row, row.epochs, per_epoch):
+        while _left(progress.state, stage.end):
+            ending = walk(stage.inner, stage.end)
+            falling = _falling(progress, optimizer, per_epoch) if ending == "stale" else None
+            if falling is not None and row.optimizer != "rmsprop":
+                progress.state = falling
+            elif ending in ENDINGS:
+                break
+        if ending in ENDINGS:
+            break
+    if ending == "collapsed":
+        progress.state = _at_best(progress, optimizer)
+    progress.ending = "converged" if ending == "stale" else ending
+    run.save(progress)
+    watch.writer.close()
     return progress
 
 
-def _independent(pixels: AbstractPixels) -> float:
-    # The bound of a model that draws every pixel on its own, by its mean.
-    likely = np.clip(np.asarray(pixels.mean(), float), 1e-6, 1 - 1e-6)
-    return float(np.sum(likely * np.log(likely) + (1 - likely) * np.log1p(-likely)))
+def _left(state: loop.State, until: int) -> bool:
+    return int(state.step[0]) < min(until, int(np.max(state.tail_from + state.tail_steps)))
 
 
-def _stale(checks: np.ndarray, patience: int) -> bool:
-    # Has no seed improved in the last checks?
-    if len(checks) <= patience:
-        return False
+def _at_best(progress: Progress, optimizer) -> loop.State:
+    # The best parameters, and an optimiser that knows nothing of what came after them.
+    new = jnp.copy(progress.best), jax.vmap(optimizer.init)(progress.best)
+    return eqx.tree_at(lambda state: (state.params, state.optimizer), progress.state, new)
+
+
+def _falling(progress: Progress, optimizer, per_epoch: int) -> loop.State | None:
+    # The state at the best parameters, with the rate that they had falling to zero over a share of the epochs that led
+    # to them, within those that are left; None where that rate was next to zero.
+    state, checks = _at_best(progress, optimizer), progress.recent
     bounds = np.where(np.isnan(checks), -np.inf, checks)[:, 1:]
-    return bool(np.all(bounds[-patience:].max(0) <= bounds[:-patience].max(0)))
+    best = int(checks[bounds.argmax(0), 0].max())
+    start, length, now = (int(np.max(x)) for x in (state.tail_from, state.tail_steps, state.step))
+    along = min(max((best * per_epoch - start) / max(length, 1), 0.0), 1.0)
+    if along > SLOW:
+        return None
+    steps = min(max(1, round(FALL * (best - progress.since))), (start + length - now) // per_epoch) * per_epoch
+    whole = round(steps / (1 - along))
+    new = (
+        jnp.full_like(state.step, now + steps - whole),
+        jnp.full_like(state.step, whole),
+        jnp.ones_like(state.settled),
+    )
+    return eqx.tree_at(lambda state: (state.tail_from, state.tail_steps, state.settled), state, new)
 
 
 def sentence(run: Run, progress: Progress) -> str:

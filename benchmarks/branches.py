@@ -36,6 +36,7 @@ class Branches:
         arguments = ["train", name, *self.data, "--protocol", self.options.protocol, "--epochs", str(epochs)]
         arguments += ["--seeds", str(self.options.seeds), "--out", str(folder), "--no-early"]
         arguments += ["--resume"] if (folder / "run.json").exists() else ["--fresh", *more]
+        arguments += self.options.options.split()
         return left > 0 and vgp(*arguments, log=folder.with_suffix(".log"), seconds=left) == 0
 
     def branch(self, name: str, trunk: Path, stage: int) -> str:
@@ -78,6 +79,7 @@ def main() -> None:
     parser.add_argument("--data", help="by default mnist, or sketch for rows of it")
     parser.add_argument("--protocol", default="fixed")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--options", default="", help="of vgp train, for all runs, such as --options='--rate 1e-3'")
     parser.add_argument("--samples", type=int, help="importance samples; by default 5000, and 50 for DRAW")
     parser.add_argument("--keep", type=Path, help="a folder for copies of what the last branches have learned")
     parser.add_argument("--runs", type=Path, default=Path("runs"))

@@ -6,7 +6,6 @@ import re
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from .folder import Progress, Run
 from .parameters import Parameters, taken_apart
@@ -32,10 +31,7 @@ def told_of(other: Run) -> str:
     """The run's row and how far it was trained; and the epoch of the parameters that are taken, if that is another."""
     had = other.load()[0]
     before, done = epochs_before(other.row.begun), len(had.history)
-    best = done
-    if len(had.checks):
-        bounds = np.where(np.isnan(had.checks), -np.inf, had.checks)[:, 1:]
-        best = int(had.checks[bounds.argmax(0), 0].min())
+    best = int(had.best_at(had.checks).min()) if len(had.checks) else done
     told = f"{other.row.name} at epoch {before + done}"
     return told if best == done else f"{told}, its best of epoch {before + best}"
 

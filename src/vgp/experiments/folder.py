@@ -41,6 +41,12 @@ class Progress:
         """The checks of this schedule."""
         return self.checks[self.checks[:, 0] > self.since]
 
+    @staticmethod
+    def best_at(checks: np.ndarray) -> np.ndarray:
+        """The epoch at which each seed was best, of some checks."""
+        bounds = np.where(np.isnan(checks), -np.inf, checks)[:, 1:]
+        return checks[bounds.argmax(0), 0].astype(int)
+
     def arrays(self) -> dict[str, np.ndarray]:
         """What of it are arrays, but for the state."""
         figures = {"best_bound": self.best_bound, "history": self.history, "checks": self.checks}

@@ -112,9 +112,7 @@ def _at_best(progress: Progress, optimizer) -> loop.State:
 def _falling(progress: Progress, optimizer, per_epoch: int) -> loop.State | None:
     # The state at the best parameters, with the rate that they had falling to zero over a share of the epochs that led
     # to them, within those that are left; None where that rate was next to zero.
-    state, checks = _at_best(progress, optimizer), progress.recent
-    bounds = np.where(np.isnan(checks), -np.inf, checks)[:, 1:]
-    best = int(checks[bounds.argmax(0), 0].max())
+    state, best = _at_best(progress, optimizer), int(progress.best_at(progress.recent).max())
     start, length, now = (int(np.max(x)) for x in (state.tail_from, state.tail_steps, state.step))
     along = min(max((best * per_epoch - start) / max(length, 1), 0.0), 1.0)
     if along > SLOW:

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from runs import evaluated, vgp
+
 from vgp.experiments import rows
 
 

@@ -17,9 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from runs import evaluated, vgp
-
-from vgp.experiments import rows
+from runs import evaluated, shared, usual, vgp
 
 
 class Branches:
@@ -27,9 +25,8 @@ class Branches:
 
     def __init__(self, options: argparse.Namespace):
         self.options, self.started = options, time.monotonic()
-        own = rows.find(options.rows[0])
-        self.data = ["--data", options.data or ("sketch" if own.data == "sketch" else "mnist")]
-        self.samples = options.samples or (50 if own.model == "draw" else 5000)
+        data, samples = usual(options.rows[0])
+        self.data, self.samples = ["--data", options.data or data], options.samples or samples
 
     def train(self, name: str, folder: Path, epochs: int, *more: str) -> bool:
         """Begins or goes on; has it come to its end?"""
@@ -61,7 +58,8 @@ class Branches:
                 there = trunk.with_name(f"{trunk.name}-{stage}")
                 if not there.exists():
                     if not self.train(self.options.rows[0], trunk, stage - self.options.fall, "--tail", "0"):
-                        print(f"{trunk.name} has not come to epoch {stage - self.options.fall} yet", flush=True)
+                        log, epoch = trunk.with_suffix(".log"), stage - self.options.fall
+                        print(f"{trunk.name} has not come to epoch {epoch}; see {log}", flush=True)
                         break
                     shutil.copytree(trunk, there.with_suffix(".part"), dirs_exist_ok=True)
                     there.with_suffix(".part").rename(there)
@@ -76,18 +74,11 @@ def main() -> None:
     parser.add_argument("--at", type=lambda told: [*map(int, told.split(","))], default=[100, 200, 300])
     parser.add_argument("--fall", type=int, default=20, help="epochs in which the rate falls")
     parser.add_argument("--at-once", type=int, default=1, help="branches side by side, beside the trunk")
-    parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--data", help="by default mnist, or sketch for rows of it")
     parser.add_argument("--protocol", default="fixed")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--options", default="", help="of vgp train, for all runs, such as --options='--rate 1e-3'")
-    parser.add_argument("--samples", type=int, help="importance samples; by default 5000, and 50 for DRAW")
-    parser.add_argument("--keep", type=Path, help="a folder for copies of what the last branches have learned")
-    parser.add_argument("--runs", type=Path, default=Path("runs"))
-    parser.add_argument("--results", type=Path, default=Path(__file__).parent.parent / "results")
-    options = parser.parse_args()
-    options.runs.mkdir(parents=True, exist_ok=True)
-    Branches(options).grow()
+    Branches(shared(parser)).grow()
 
 
 if __name__ == "__main__":

@@ -56,6 +56,24 @@ def vgp(*arguments: str, log: Path, flags: str = "", seconds: float | None = Non
             return running.wait()
 
 
+def usual(name: str) -> tuple[str, int]:
+    """The data of a row's table, and how many importance samples its runs are evaluated with."""
+    row = rows.find(name)
+    return "sketch" if row.data == "sketch" else "mnist", 50 if row.model == "draw" else 5000
+
+
+def shared(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """What is asked of all who train, and the options."""
+    parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--samples", type=int, help="importance samples; by default 5000, and 50 for DRAW")
+    parser.add_argument("--keep", type=Path, help="a folder for copies of what the runs have learned")
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent.parent / "results")
+    options = parser.parse_args()
+    options.runs.mkdir(parents=True, exist_ok=True)
+    return options
+
+
 def reachable(folder: Path, seconds: float) -> int:
     """The epoch that a run reaches in so many seconds at its pace."""
     arrays, meta = read(folder / "state.vgp")
@@ -72,10 +90,10 @@ def job(spec: str, options: argparse.Namespace, started: float) -> str:
     """Trains and evaluates one row; the last lines of its log."""
     which, *more = spec.split()
     name, protocol, stages, seeds, *start = which.split(":")
-    data = "sketch" if rows.find(name).data == "sketch" else "mnist"
+    data, samples = usual(name)
     folder = options.runs / which.replace(":", "-").replace(",", "-")
     log = options.runs / f"{folder.name}.log"
-    samples = options.samples or (50 if rows.find(name).model == "draw" else 5000)
+    samples = options.samples or samples
     for epochs in map(int, stages.split(",")):
         if evaluated(folder) >= epochs:
             continue
@@ -107,15 +125,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("jobs", nargs="+", metavar="ROW:PROTOCOL:EPOCHS:SEEDS[:FOLDER]")
     parser.add_argument("--at-once", type=int, help="jobs side by side; by default all")
-    parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--finish", action="store_true")
     parser.add_argument("--search", action="store_true", help="let XLA search for the fastest kernels at once")
-    parser.add_argument("--samples", type=int, help="importance samples; by default 5000, and 50 for DRAW")
-    parser.add_argument("--keep", type=Path, help="a folder for copies of what the runs have learned")
-    parser.add_argument("--runs", type=Path, default=Path("runs"))
-    parser.add_argument("--results", type=Path, default=Path(__file__).parent.parent / "results")
-    options = parser.parse_args()
-    options.runs.mkdir(parents=True, exist_ok=True)
+    options = shared(parser)
     started = time.monotonic()
     with ThreadPoolExecutor(options.at_once or len(options.jobs)) as pool:
         for told in pool.map(lambda spec: job(spec, options, started), options.jobs):

@@ -232,6 +232,16 @@ def test_where_validation_stops_the_rate_falls_from_the_best_parameters(
     assert near < far  # it went on from the best, not from the last
 
 
+def test_the_rate_falls_from_where_the_best_parameters_had_it(straight, source, images, tmp_path, monkeypatch):
+    bounds = iter([-2.0, -1.8, -1.5, -1.2, -1.3, -1.4, -1.5, -1.6])  # best at epoch 4 of 10, in the tail from 3 on
+    monkeypatch.setattr(watch, "_validate", lambda together, bound, params, *_: np.full(len(params), next(bounds)))
+    state = go(begin(tmp_path, source, images, epochs=10), patience=2).state
+    start, length = int(state.tail_from[0]), int(state.tail_steps[0])
+    assert start + length == (6 + 2) * PER_EPOCH
+    along = (6 * PER_EPOCH - start) / length  # at the epoch from which it falls
+    assert along == pytest.approx((4 - 3) / 7, abs=0.05)
+
+
 def test_checks_are_spread_over_the_run_and_the_last_epoch_has_one(straight, source, images, tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "CHECKS", 2)
     progress = go(begin(tmp_path, source, images, TINY, epochs=7))

@@ -158,6 +158,7 @@ TRAIN = ["train", "tiny", "--data", "SOURCE", "-o", "RUN"]
         (["train", "tiny", "--decay", "-1"], "--decay must be 0 or more, got -1.0;"),
         (["train", "tiny", "--decay", "0.1"], "--decay goes with --optimizer muon, got 'adam';"),
         (["train", "tiny", "--tail", "2"], "--tail must be between 0 and 1, the share of the run"),
+        (["train", "tiny", "--tail", "0", "--optimizer", "rmsprop"], "the rate of rmsprop falls by itself, got 0.0."),
         ([*TRAIN, "--resume", "--dreams", "1"], "' was trained with --dreams 0.0, got 1.0;"),
         ([*TRAIN, "--resume", "--flip", "0.1"], "' was trained with --flip 0.0, got 0.1;"),
         (["train", "tiny", "--optimizer", "sgd"], "--optimizer must be adam, muon or rmsprop, got 'sgd'."),

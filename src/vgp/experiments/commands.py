@@ -116,6 +116,8 @@ def _possible(row: Row, changes: dict[str, Any]) -> None:
         raise ValueError(f"--decay must be 0 or more, got {decay}; 0.1 is usual.")
     if optimizer not in OPTIMIZERS:
         raise ValueError(f"--optimizer must be {', '.join(OPTIMIZERS[:-1])} or {OPTIMIZERS[-1]}, got '{optimizer}'.")
+    if "tail" in changes and optimizer == "rmsprop":
+        raise ValueError(f"--tail goes with the other optimisers: the rate of rmsprop falls by itself, got {tail}.")
     names = ["deep", "literal"] if row.model == "dlgm" else [row.architecture]
     if architecture not in names:
         names = " or ".join(names)

@@ -43,8 +43,8 @@ def muon(rate: float, layout: Layout, decay: float = 0.0) -> optax.GradientTrans
 
     The momentum of a matrix is made orthogonal before it is taken as a step, so that all of its directions move alike.
     Matrices that lie side by side, as those of an LSTM's gates, are each made so on its own. Steps do not shrink with
-    the gradient, so that weights grow for as long as the rate is kept up: `decay` times the rate is the share of each
-    matrix that a step takes off.
+    the gradient, so that weights can grow for as long as the rate is kept up: `decay` times the rate is the share of
+    each matrix that a step takes off.
     """
     kinds = [_kind(*piece) for piece in zip(layout.shapes, layout.blocks, layout.sizes, strict=True)]
     matrix = MuonDimensionNumbers(reduction_axis=0, output_axis=2)  # (i, blocks, o)

@@ -130,14 +130,11 @@ class SBN(AbstractModel):
 
     def _followed(self, signs: Float[Array, "n e"], x: Float[Array, "n i"]) -> Float[Array, "n e"]:
         # What log p(x | z₁) gains by each flip. The first layer is moved by a row of its weights.
-        first, *rest = self.trunk.layers
-        still = first(signs)
+        first, *others = self.trunk.layers
+        still, rest = first(signs), eqx.tree_at(lambda trunk: trunk.layers, self.trunk, tuple(others))
 
         def log_likelihood(hidden):
-            hidden = jnp.tanh(hidden)
-            for layer in rest:
-                hidden = jnp.tanh(layer(hidden))
-            return bernoulli_log_prob(self.logits(hidden), x)
+            return bernoulli_log_prob(self.logits(rest(jnp.tanh(hidden))), x)
 
         def flipped(unit):
             sign, row = unit

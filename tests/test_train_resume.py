@@ -174,9 +174,9 @@ def test_a_tail_is_a_share(source, tmp_path):
 def test_the_epoch_of_what_a_run_begins_with_is_told(straight, source, tmp_path):
     run, progress, _ = straight
     run = dataclasses.replace(run, path=tmp_path / "trunk")
-    checks = np.array([[4.0, -3.0, -3.0], [5.0, -1.0, -2.0], [6.0, np.nan, -5.0]])
+    checks = np.array([[4.0, -3.0, -1.5], [5.0, -1.0, -2.0], [6.0, np.nan, -5.0]])
     run.save(dataclasses.replace(progress, checks=checks))
-    assert told_of(run) == "staged at epoch 6, its best of epoch 5" and epochs_before(told_of(run)) == 6
+    assert told_of(run) == "staged at epoch 6, its best of epoch 4" and epochs_before(told_of(run)) == 6
     run.save(dataclasses.replace(progress, checks=np.array([[6.0, -1.0, -1.0]])))
     assert told_of(run) == "staged at epoch 6"
     assert command(source, tmp_path / "on", start=run.path, epochs=1) == 0

@@ -28,7 +28,10 @@ def begin_with(progress: Progress, together: Parameters, other: Run) -> tuple[Pr
 
 
 def told_of(other: Run) -> str:
-    """The run's row and how far it was trained; and the epoch of the parameters that are taken, if that is another."""
+    """The run's row and how far it was trained; and the epoch of the parameters that are taken, if that is another.
+
+    With several seeds it is the earliest of theirs.
+    """
     had = other.load()[0]
     before, done = epochs_before(other.row.begun), len(had.history)
     best = int(had.best_at(had.checks).min()) if len(had.checks) else done

@@ -9,7 +9,6 @@ what is left of a step's wall time are gaps between kernels. XLA's own settings 
 """
 
 import argparse
-import ast
 import collections
 import dataclasses
 import gzip
@@ -44,14 +43,6 @@ def events(folder: Path) -> list[tuple[str, float]]:
     ]
 
 
-def _setting(text: str) -> tuple[str, object]:
-    key, _, value = text.partition("=")
-    try:
-        return key, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return key, value  # a word
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("row")
@@ -59,7 +50,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     row = rows.find(options.row)
-    row = dataclasses.replace(row, **dict(_setting(text) for text in options.set))
+    row = dataclasses.replace(row, **dict(rows.setting(text) for text in options.set))
     inner = row.inner[-1][1] if options.inner is None else options.inner
     pixels = Bits.pack(jr.uniform(jr.key(0), (row.batch * TURN, 784)) < 0.13)
     lowered, constant, state, _ = prepare(row, inner, pixels, TURN)

@@ -220,7 +220,8 @@ def measured(gaussian, tmp_path, monkeypatch):
     flat, together = taken_apart(gaussian)
     bad = eqx.tree_at(lambda s: s.model.logits.bias, gaussian, gaussian.model.logits.bias + 3.0)
     best = jnp.stack([taken_apart(bad)[0], flat])
-    progress = Progress(None, best, np.zeros(2), np.zeros((7, 2)), np.zeros((0, 3)), 12.345, "max_steps")
+    checks = np.array([[2, -9.0, -8.0], [4, -7.0, -8.5]])
+    progress = Progress(None, best, np.zeros(2), np.zeros((7, 2)), checks, 12.345, "max_steps")
 
     def measure(row="dlgm1-vae", which=1, **options):
         run = Run(tmp_path, dataclasses.replace(rows.find(row), epochs=9), images, "all.npz", 4, 2)
@@ -239,6 +240,7 @@ def test_a_record_says_everything(measured, exact, exact_bound):
     told |= {"bound_samples": 1, "bound_inner": 0, "estimate_samples": 2000, "test_images": 16, "seeds_at_once": 2}
     told |= {"ending": "max_steps", "origin": "made up"}
     assert {name: again[name] for name in told} == told
+    assert again["picked"] == 2 and again["validation"] == [[2, 8.0], [4, 8.5]]
     assert again["hardware"] and again["commit"] and again["versions"]["jax"] == jax.__version__
     assert again["estimate"] == pytest.approx(exact.mean(), abs=0.02)
     for name in ("bound", "train_bound"):
@@ -246,7 +248,7 @@ def test_a_record_says_everything(measured, exact, exact_bound):
     assert again["sandwich"] == pytest.approx([again["bound"]] * 2, abs=1e-4)
     assert again["bound_stderr"] > 0 and again["estimate_stderr"] == pytest.approx(exact.std(ddof=1) / 4, rel=0.1)
     worse = measured(which=0)
-    assert worse["seed"] == 4 and worse["estimate"] > again["estimate"] + 1
+    assert worse["picked"] == 4 and worse["seed"] == 4 and worse["estimate"] > again["estimate"] + 1
 
 
 def test_a_record_of_an_iwae(measured):

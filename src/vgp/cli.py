@@ -171,6 +171,10 @@ def train(
         float | None, typer.Option(help="Weight of images that the model draws, for the inference network to learn on.")
     ] = None,
     architecture: Annotated[str | None, typer.Option(help="deep (2×200, 2×100 units) or literal (100).")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Another setting of the row, such as num_data=32."),
+    ] = None,
     early: Annotated[bool, typer.Option(help="Stop when the validation bound no longer improves.")] = True,
     start: Annotated[Path | None, typer.Option(help="A run to begin with the parameters of, where they fit.")] = None,
 ):
@@ -191,7 +195,9 @@ def train(
     changes = {"epochs": epochs, "batch": batch, "rate": rate, "warmup": warmup, "architecture": architecture}
     changes |= {"tail": tail, "optimizer": optimizer, "decay": decay, "flip": flip, "dreams": dreams}
     folder = {"data": data, "protocol": protocol, "out": out, "resume": resume, "fresh": fresh}
-    if code := run_train(row, **folder, seed=seed, seeds=seeds, early=early, start=start, **changes):
+    if code := run_train(
+        row, **folder, settings=settings or [], seed=seed, seeds=seeds, early=early, start=start, **changes
+    ):
         raise typer.Exit(code)
 
 

@@ -1,6 +1,7 @@
 """What `vgp train`, `vgp evaluate` and `vgp sample` do."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from .begun import begin_with, told_of
 from .folder import DESCRIPTION, STATE, Progress, Run, is_kept, is_run, open_run
 from .optimizer import OPTIMIZERS
 from .parameters import Parameters
-from .rows import Row, find
+from .rows import Row, find, setting
 from .train import PATIENCE, sentence, train
 
 
@@ -32,11 +33,12 @@ def run_train(
     early: bool,
     start: Path | None = None,
     progress: bool = True,
+    settings: Sequence[str] = (),
     **changes: Any,
 ) -> int:
-    """Trains a row; the exit code."""
+    """Trains a row; the exit code. `settings` are changes too, as texts such as "num_data=32"."""
     row = find(name)
-    changes = {key: value for key, value in changes.items() if value is not None}
+    changes = _together({key: value for key, value in changes.items() if value is not None}, settings)
     _possible(row, {**changes, "seeds": seeds})
     data = row.data if data is None else data
     images = load(data, protocol)
@@ -96,6 +98,13 @@ def _begin_with(run: Run, standing: Progress, together: Parameters, start: Path)
     return standing
 
 
+def _together(changes: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    for key, value in map(setting, settings):
+        if changes.setdefault(key, value) != value:
+            raise ValueError(f"--set {key}={value} was given beside {key} {changes[key]}; leave one of them out.")
+    return changes
+
+
 def _possible(row: Row, changes: dict[str, Any]) -> None:
     _least(1, **{f"--{key}": changes.get(key) for key in ("epochs", "batch", "seeds")})
     _least(0, **{"--warmup": changes.get("warmup")})
@@ -122,6 +131,8 @@ def _possible(row: Row, changes: dict[str, Any]) -> None:
     if architecture not in names:
         names = " or ".join(names)
         raise ValueError(f"--architecture must be {names}, got '{architecture}'.")
+    changed = dataclasses.replace(row, **{key: value for key, value in changes.items() if key != "seeds"})
+    changed.make_bound(0), changed.make_gradient()  # these say what is wrong with their names
 
 
 def _least(least: int, **options: int | None) -> None:
@@ -147,7 +158,7 @@ def _same(run: Run, name: str, images: Images, changes: dict[str, Any], seed: in
         )
     # A seed, or a number of them, that was left out comes as 0 or 1.
     asked = {**changes, "seed": seed or run.seed, "seeds": run.seeds if seeds == 1 else seeds}
-    for key in ("batch", "optimizer", "decay", "warmup", "flip", "dreams", "architecture", "seed", "seeds"):
+    for key in sorted({*changes, "seed", "seeds"} - {"epochs", "rate", "tail"}):
         had = getattr(run if key.startswith("seed") else run.row, key)
         if asked.get(key, had) != had:
             raise ValueError(

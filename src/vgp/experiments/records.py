@@ -57,6 +57,8 @@ def measure(
         "train_bound": trained.upper.value,
         "test_images": len(test),
         "epochs": len(progress.history),
+        "picked": int(progress.best_at(progress.checks)[which]) if len(progress.checks) else None,
+        "validation": [[int(check[0]), -float(check[1 + which])] for check in progress.checks],
         "seconds": round(progress.seconds, 1),
         "seeds_at_once": run.seeds,
         "ending": progress.ending,

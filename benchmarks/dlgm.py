@@ -71,6 +71,7 @@ def prepare(row: rows.Row, inner: int, seeds: int, pixels, turn: int):
         row.batch,
         0,
         row.optimizer != "rmsprop",
+        dreams=row.dreams,
     )
     compiled = eqx.filter_jit(loop._turn).lower((one, turn), state).compile()
     return compiled, (one, turn), state, int(flats[0].size)

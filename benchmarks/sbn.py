@@ -2,8 +2,8 @@
 
     python benchmarks/sbn.py [--quick]
 
-Three seeds side by side; the card must have nothing else to do. Expected on an H200: a VGP's step costs at most two
-thirds more than a factorised q's with one layer, and half more with two.
+Three seeds side by side, with dreams where the row has them; the card must have nothing else to do. Expected on an
+H200: a VGP's step costs at most two thirds more than a factorised q's with one layer, and half more with two.
 """
 
 import sys

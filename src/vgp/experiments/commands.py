@@ -132,7 +132,8 @@ def _possible(row: Row, changes: dict[str, Any]) -> None:
         names = " or ".join(names)
         raise ValueError(f"--architecture must be {names}, got '{architecture}'.")
     changed = dataclasses.replace(row, **{key: value for key, value in changes.items() if key != "seeds"})
-    changed.make_bound(0), changed.make_gradient()  # these say what is wrong with their names
+    for make in (lambda: changed.make_bound(0), changed.make_gradient):
+        make()  # says what is wrong with a name
 
 
 def _least(least: int, **options: int | None) -> None:

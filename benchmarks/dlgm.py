@@ -2,8 +2,8 @@
 
     VGP_DATA=... python benchmarks/dlgm.py [--quick] [--only NAME]
 
-Expected on an H200: m = 500, K = 0, batch 200 at most 8 VAE steps and K = 8 at most 12; rank 32 and m = 100 at most 4;
-1000 epochs of dlgm1-vgp inside 4 minutes.
+Expected on an H200: m = 500, K = 0, batch 200 at most 8 VAE steps with a learned scale, and K = 8 at most 12; rank 32
+and m = 100 at most 4; 1000 epochs of dlgm1-vgp inside 4 minutes.
 """
 
 import dataclasses

@@ -24,6 +24,7 @@ from draw import prepare
 
 from vgp.data import Bits
 from vgp.experiments import rows
+from vgp.experiments.settings import setting
 
 TURN = 20  # steps in a program
 SHOWN = 25
@@ -50,7 +51,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     row = rows.find(options.row)
-    row = dataclasses.replace(row, **dict(rows.setting(text) for text in options.set))
+    row = dataclasses.replace(row, **dict(setting(text) for text in options.set))
     inner = row.inner[-1][1] if options.inner is None else options.inner
     pixels = Bits.pack(jr.uniform(jr.key(0), (row.batch * TURN, 784)) < 0.13)
     lowered, constant, state, _ = prepare(row, inner, pixels, TURN)

@@ -8,6 +8,7 @@ import pytest
 
 import vgp
 from vgp.families import MeanField
+from vgp.models import SBN
 
 GOOD = vgp.target(lambda z: -0.5 * jnp.sum(z**2), jnp.zeros(2))
 KEY = jr.key(0)
@@ -31,6 +32,11 @@ CASES = {
         lambda: vgp.target(lambda z, x: 0.0, 0.0, data=(jnp.ones(3), jnp.ones(4))),
         ValueError,
         "same leading axis",
+    ),
+    "several posteriors": (
+        lambda: fit(SBN(4, (2,), key=KEY).at(jnp.zeros((3, 4)))),
+        TypeError,
+        r"one posterior, got a model at 3 datapoints, each with a z of its own; fit one of them, model.at\(x\[:1\]\)",
     ),
     "nowhere finite": (
         lambda: fit(vgp.target(lambda z: jnp.log(-jnp.sum(z**2) - 1), jnp.zeros(2))),

@@ -253,6 +253,7 @@ def test_a_record_says_everything(measured, exact, exact_bound):
 
 def test_a_record_of_an_iwae(measured):
     record = measured("dlgm1-iwae5")
+    assert record["single"] == pytest.approx(measured()["bound"], abs=0.02)
     assert record["bound_samples"] == 5 and record["sandwich"] is None
     assert record["bound"] < measured()["bound"] - 0.02
     json.dumps(record, allow_nan=False)

@@ -1,5 +1,7 @@
 """Deep exponential families: densities written out, summed and integrated, draws of the prior, and terms."""
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -8,6 +10,7 @@ from deep_problems import mean_and_error, moved
 from scipy.special import logsumexp
 from scipy.stats import gamma, poisson
 
+import vgp
 from vgp.compiling import once
 from vgp.models.exponential import DEF
 
@@ -162,3 +165,19 @@ def test_bad_layers(message, key):
     latents, kinds, shape = BAD[message]
     with pytest.raises(ValueError, match=message):
         DEF(COUNTS, latents, kinds, shape=shape, key=key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["gamma", "poisson"])
+def test_a_posterior_is_fitted(kind):
+    model = DEF(4, (2, 1), (kind,), shape=2.0, key=jr.key(0))
+    weights = np.array([[0.2, 0.1, 0.3, 0.05], [0.05, 0.2, 0.1, 0.2]]), np.array([[8.0, 12.0]])
+    raw = [jnp.asarray(np.log(np.expm1(each)), float) for each in weights]
+    model = eqx.tree_at(lambda m: (m.weights.raw, m.layers[0].raw), model, raw)
+    x = jnp.array([[2.0, 1.0, 3.0, 2.0]])
+    z = model.sample_prior(jr.key(1), 200_000)
+    log_weights = model.log_likelihood(jnp.broadcast_to(x, (len(z), 4)), z)
+    shares, log_p = jax.nn.softmax(log_weights), logsumexp(log_weights) - np.log(len(z))
+    fit = vgp.fit(model.at(x), key=jr.key(0), steps=800, progress=False)
+    assert log_p - 0.3 < fit.elbo.lower < log_p + 4 * fit.elbo.stderr
+    np.testing.assert_allclose(fit.sample(jr.key(2), 5000).mean(0), shares @ z, rtol=0.05)

@@ -329,6 +329,7 @@ BAD = {
     "needs a block at least": lambda: Mixed(),
     r"a pair of a mean-field and a number, got Bernoulli\(": lambda: Mixed(Bernoulli()),
     r"a pair of a mean-field and a number, got \(3,": lambda: Mixed((3, Bernoulli())),
+    "has 1 or more variables, got 2.0 of them": lambda: Mixed((Bernoulli(), 2.0)),
     "This Mixed mean-field is of 3 variables, and the family of 4": lambda: Mixed((Bernoulli(), 3)).outputs(4),
     "This Gamma mean-field is of 2 variables, and the family of 3": lambda: vgp.VGP(
         3, meanfield=Gamma(2), key=jr.key(0)
@@ -340,8 +341,8 @@ BAD = {
     "'k' lies in the whole numbers 1 to 4, for which there is no mean": chosen(constraints.integer_interval(1, 4)),
     "'k' lies in the whole numbers 0 to 0.*sum it out": chosen(constraints.integer_interval(0, 0)),
     "'k' lies in the whole numbers 0 to 9999.*less than 1000": chosen(constraints.integer_interval(0, 9999)),
-    r"\[3 4\].*to the same limit": chosen(constraints.integer_interval(0, np.array([3, 4]))),
-    "'k' lies in IntegerPositive.*write it as whole numbers from 0": chosen(constraints.positive_integer),
+    r"\[3 4\].*shift it to begin at 0": chosen(constraints.integer_interval(0, np.array([3, 4]))),
+    "'k' lies in IntegerPositive.*shift it to begin at 0": chosen(constraints.positive_integer),
     "'k' lies in Simplex.*leave it out of kept": chosen(constraints.simplex),
 }
 

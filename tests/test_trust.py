@@ -180,6 +180,13 @@ def test_khat_becomes_a_sentence(saved, khat, sentence):
     assert told(saved, khat, vgp.VGP(2, 4, key=jr.key(1))) == sentence
 
 
+@pytest.mark.parametrize("lower", [-np.inf, np.nan])
+def test_draws_at_impossible_values_are_not_trusted(saved, lower):
+    sentence = told(saved, -0.01, vgp.VGP(2, 4, key=jr.key(1)), elbo=(lower, lower, 0.0))
+    assert sentence.startswith(f"The ELBO is {lower}: ") and "cannot be trusted; constrain the values" in sentence
+    assert "can be trusted" not in sentence
+
+
 def test_other_families_are_told_of_the_vgp(saved):
     assert "misses tail mass; fit a vgp.VGP or use fit.sample" in told(saved, 0.83, FullRank(2, key=jr.key(1)))
 

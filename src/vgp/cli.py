@@ -23,6 +23,8 @@ class OneSentence(TyperGroup):
     def invoke(self, ctx: typer.Context):
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:  # whoever read what we print has enough
+            raise typer.Exit(0) from None
         except (OSError, ValueError, TypeError) as error:
             modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
             filed = isinstance(error, OSError)

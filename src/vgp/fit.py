@@ -142,6 +142,11 @@ def fit(
         target = make_target(target, example, constraints)
     elif example is not None or constraints is not None:
         raise TypeError("example and constraints go with a log density; a target has them already, so leave them out.")
+    if target.posteriors != 1:
+        raise TypeError(
+            f"vgp.fit is for one posterior, got a model at {target.posteriors} datapoints, each with a z of its own; "
+            "fit one of them, model.at(x[:1]), or learn an inference network (vgp.amortised)."
+        )
     for name, value in (("steps", steps), ("draws", draws), ("restarts", restarts), ("batch_size", batch_size)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ValueError(f"{name} must be a whole number, 1 or more, got {value!r}.")

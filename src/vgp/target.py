@@ -40,6 +40,11 @@ class Target(eqx.Module):
     def log_jacobian(self, u: Float[Array, " d"]) -> Float[Array, ""]:
         """log |dz/du| of `constrain`."""
 
+    @property
+    def posteriors(self) -> int:
+        """Of how many datapoints it is, each with a z of its own: one, but for a batch of a deep model."""
+        return 1
+
     def coordinates(self) -> list[str]:
         """A name for every number in u."""
         return [f"u[{i}]" for i in range(self.dim)]

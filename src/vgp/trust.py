@@ -35,6 +35,12 @@ def verdict(fit: "Fit") -> str:
     if not known(fit, "khat"):
         return " ".join(sentences)
     khat = fit.khat
+    if known(fit, "elbo") and not np.isfinite(fit.elbo.lower):
+        sentences.append(
+            f"The ELBO is {fit.elbo.lower}: the approximation has draws where the log density is not finite, and "
+            "cannot be trusted; constrain the values, or give what is impossible a large finite penalty."
+        )
+        return " ".join(sentences)
     if np.isnan(khat):
         sentences.append("k-hat could not be measured: the log density is not finite at the fit's own draws.")
     elif khat > USABLE:

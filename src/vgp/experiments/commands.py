@@ -16,8 +16,11 @@ from .begun import begin_with, told_of
 from .folder import DESCRIPTION, STATE, Progress, Run, is_kept, is_run, open_run
 from .optimizer import OPTIMIZERS
 from .parameters import Parameters
-from .rows import Row, find, setting
+from .rows import Row, find
+from .settings import check, setting
 from .train import PATIENCE, sentence, train
+
+OPTIONS = ("batch", "optimizer", "decay", "warmup", "flip", "dreams", "architecture", "seed", "seeds")  # of its own
 
 
 def run_train(
@@ -131,9 +134,7 @@ def _possible(row: Row, changes: dict[str, Any]) -> None:
     if architecture not in names:
         names = " or ".join(names)
         raise ValueError(f"--architecture must be {names}, got '{architecture}'.")
-    changed = dataclasses.replace(row, **{key: value for key, value in changes.items() if key != "seeds"})
-    for make in (lambda: changed.make_bound(0), changed.make_gradient):
-        make()  # says what is wrong with a name
+    check(dataclasses.replace(row, **{key: value for key, value in changes.items() if key != "seeds"}))
 
 
 def _least(least: int, **options: int | None) -> None:
@@ -162,8 +163,9 @@ def _same(run: Run, name: str, images: Images, changes: dict[str, Any], seed: in
     for key in sorted({*changes, "seed", "seeds"} - {"epochs", "rate", "tail"}):
         had = getattr(run if key.startswith("seed") else run.row, key)
         if asked.get(key, had) != had:
+            name = f"--{key} " if key in OPTIONS else f"--set {key}="
             raise ValueError(
-                f"'{path}' was trained with --{key} {had}, got {asked[key]}; it cannot change, pass --out for a folder "
+                f"'{path}' was trained with {name}{had}, got {asked[key]}; it cannot change, pass --out for a folder "
                 "of its own."
             )
 
@@ -192,7 +194,7 @@ def _told(record: dict[str, Any]) -> str:
         f"bound {record['bound']:.3f} ± {record['bound_stderr']:.3f}"
     )
     if record["bound_samples"] > 1:
-        told += f" ({record['bound_samples']} samples)"
+        told += f" ({record['bound_samples']} samples; of one {record['single']:.3f})"
     elif record["sandwich"] and record["bound_inner"]:
         told += f" (sandwich from {record['sandwich'][0]:.3f})"
     return told + (

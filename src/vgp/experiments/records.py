@@ -40,6 +40,8 @@ def measure(
     trained = evaluate.bound(
         learner, _some(run.images.train, 5000), keys[1], draws=1, inner=inner if latent else 0, outer=row.outer
     )
+    # Where the bound is of several samples, which has no second side, that of one sample beside it.
+    one = bound if row.outer == 1 else evaluate.bound(learner, test, keys[0], inner=inner if latent else 0)
     estimate = evaluate.estimate(learner, test, keys[2], samples=samples, inner=4 if latent else 0)
     return {
         "row": row.name,
@@ -51,6 +53,8 @@ def measure(
         "bound_samples": row.outer,
         "bound_inner": inner if latent else 0,
         "sandwich": None if bound.lower is None else [bound.lower.value, bound.upper.value],
+        "single": one.upper.value,
+        "single_sandwich": None if one.lower is None else [one.lower.value, one.upper.value],
         "estimate": estimate.value,
         "estimate_stderr": estimate.stderr,
         "estimate_samples": samples,

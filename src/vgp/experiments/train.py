@@ -27,8 +27,8 @@ def train(run: Run, progress: Progress, together: Parameters, *, show: bool = Tr
 
     Where validation stops improving while the rate is not small, it falls from the best parameters on, and the run ends
     with that. Returns the progress. Its `ending` is "max_steps", "converged" (by validation), "interrupted",
-    "diverged", or "collapsed": the model has come to draw pixels on their own again, and its best parameters are put
-    back.
+    "diverged" (of all seeds), or "collapsed": the model has come to draw pixels on their own again. After either of the
+    last two its best parameters are put back.
     """
     row, images = run.row, run.images
     per_epoch = len(images.train) // row.batch
@@ -91,7 +91,9 @@ def train(run: Run, progress: Progress, together: Parameters, *, show: bool = Tr
                 break
         if ending in ENDINGS:
             break
-    if ending == "collapsed":
+    if ending != "interrupted" and _lost(progress).all():
+        ending = "diverged"
+    if ending in ("collapsed", "diverged"):
         progress.state = _at_best(progress, optimizer)
     progress.ending = "converged" if ending == "stale" else ending
     run.save(progress)
@@ -103,10 +105,16 @@ def _left(state: loop.State, until: int) -> bool:
     return int(state.step[0]) < min(until, int(np.max(state.tail_from + state.tail_steps)))
 
 
+def _lost(progress: Progress) -> np.ndarray:
+    # Which seeds had no finite step in the last epoch, or never a finite bound of the validation images.
+    return np.isnan(progress.history[-1:]).any(0) | ~np.isfinite(progress.best_bound)
+
+
 def _at_best(progress: Progress, optimizer) -> loop.State:
     # The best parameters, and an optimiser that knows nothing of what came after them.
-    new = jnp.copy(progress.best), jax.vmap(optimizer.init)(progress.best)
-    return eqx.tree_at(lambda state: (state.params, state.optimizer), progress.state, new)
+    state = progress.state
+    new = jnp.copy(progress.best), jax.vmap(optimizer.init)(progress.best), jnp.zeros_like(state.streak)
+    return eqx.tree_at(lambda state: (state.params, state.optimizer, state.streak), state, new)
 
 
 def _falling(progress: Progress, optimizer, per_epoch: int) -> loop.State | None:
@@ -131,18 +139,20 @@ def sentence(run: Run, progress: Progress) -> str:
     """What happened, and what to do next."""
     folder, epochs = Path(run.path), len(progress.history)
     where = f"{run.row.name} at epoch {epochs} after {progress.seconds:.0f} s, in '{folder}'"
+    rest = "" if epochs < run.row.epochs else ", and more --epochs"
+    back = f"its best parameters are put back, go on from them with --resume --rate and a smaller rate{rest}."
     if progress.ending == "diverged":
-        return (
-            f"{where}: the bound or its gradient was not finite for {loop.LONGEST_STREAK} steps in a row; the last "
-            "good parameters are kept there, go on from them with --resume --rate and a smaller learning rate."
-        )
+        return f"{where}: the bound or its gradient was no longer finite; {back}"
     if progress.ending == "collapsed":
         return (
             f"{where}: the model lost what it had learned, its validation bound is hardly better than that of pixels "
-            "on their own; its best parameters are put back, go on from them with --resume --rate and a smaller rate."
+            f"on their own; {back}"
         )
     if progress.ending == "interrupted":
         return f"{where}: interrupted; the same command with --resume goes on bit for bit."
     value = ", ".join(f"{-b:.2f}" for b in progress.best_bound)
     why = "validation has stopped improving" if progress.ending == "converged" else "all epochs are done"
+    if len(bad := np.flatnonzero(_lost(progress))):
+        seeds = ", ".join(str(run.seed + i) for i in bad)
+        why += f", but the bound of seed {seeds} was no longer finite (a smaller --rate may help)"
     return f"{where}: {why}; validation bound {value} nats per image. Next: vgp evaluate {folder}"

@@ -53,6 +53,10 @@ class Batch(Target):
     weight: Float[Array, ""]
     prior: dist.Distribution | None = None
 
+    @property
+    def posteriors(self):
+        return len(self.x)
+
     def log_likelihoods(self, u):
         return self.weight * self.model.log_likelihood(self._rows(len(u)), u)
 

@@ -5,7 +5,8 @@
 The first row is trained at a constant rate (`vgp train --tail 0`), the trunk. Before each number of epochs in `--at`,
 the last `--fall` of them are a run of its own for every row, begun with the trunk (`--start`), in which the rate falls
 to zero. The rows of one stage then differ by these epochs only: two runs of DRAW from the start differ by more with the
-seed than they do with the family. Branches go `--at-once` beside the trunk.
+seed than they do with the family. With `--apart EPOCH` the other rows leave the trunk there: each goes on from that
+epoch at the same constant rate by itself, and has its branches from its own. Branches go `--at-once` beside a trunk.
 
 A training still under way at `--seconds` is interrupted, and the same command goes on where it was. With `--keep` the
 branches of the last stage leave what they have learned in that folder. See `runs.py` for GPUs that are shared.
@@ -50,20 +51,36 @@ class Branches:
             vgp("keep", str(folder), "-o", str(self.options.keep / name), log=log)
         return "\n".join(line for line in log.read_text().splitlines() if " epoch " in line and ": bound " in line)
 
+    def grown(self, name: str, there: Path, epochs: int, *more: str) -> bool:
+        """The row's trunk at this epoch of its own, copied; has it come there?"""
+        trunk = self.options.runs / f"{name}-trunk"
+        if there.exists():
+            return True
+        if not self.train(name, trunk, epochs, "--tail", "0", *more):
+            print(f"{trunk.name} has not come to epoch {epochs}; see {trunk.with_suffix('.log')}", flush=True)
+            return False
+        shutil.copytree(trunk, there.with_suffix(".part"), dirs_exist_ok=True)
+        there.with_suffix(".part").rename(there)
+        return True
+
+    def trunk(self, name: str, stage: int) -> Path | None:
+        """What the row branches from before a stage: the first row's trunk, or its own that has left that one."""
+        runs, first, apart = self.options.runs, self.options.rows[0], self.options.apart
+        epochs, root = stage - self.options.fall, runs / f"{first}-trunk-root"
+        if apart and not self.grown(first, root, apart):
+            return None
+        own, more = (first, ()) if name == first or not apart else (name, ("--start", str(root)))
+        there = runs / f"{own}-trunk-{stage}"
+        return there if self.grown(own, there, epochs if own == first else epochs - apart, *more) else None
+
     def grow(self) -> None:
-        """The trunk, and at every stage its branches beside it."""
-        trunk, waiting = self.options.runs / f"{self.options.rows[0]}-trunk", []
+        """The trunks, and at every stage their branches beside them."""
+        waiting = []
         with ThreadPoolExecutor(self.options.at_once) as pool:
             for stage in self.options.at:
-                there = trunk.with_name(f"{trunk.name}-{stage}")
-                if not there.exists():
-                    if not self.train(self.options.rows[0], trunk, stage - self.options.fall, "--tail", "0"):
-                        log, epoch = trunk.with_suffix(".log"), stage - self.options.fall
-                        print(f"{trunk.name} has not come to epoch {epoch}; see {log}", flush=True)
-                        break
-                    shutil.copytree(trunk, there.with_suffix(".part"), dirs_exist_ok=True)
-                    there.with_suffix(".part").rename(there)
-                waiting += [pool.submit(self.branch, name, there, stage) for name in self.options.rows]
+                for name in self.options.rows:
+                    if there := self.trunk(name, stage):
+                        waiting.append(pool.submit(self.branch, name, there, stage))
             for told in waiting:
                 print(told.result(), flush=True)
 
@@ -73,6 +90,9 @@ def main() -> None:
     parser.add_argument("rows", nargs="+", metavar="ROW", help="rows of one model; the first is the trunk's")
     parser.add_argument("--at", type=lambda told: [*map(int, told.split(","))], default=[100, 200, 300])
     parser.add_argument("--fall", type=int, default=20, help="epochs in which the rate falls")
+    parser.add_argument(
+        "--apart", type=int, default=0, help="the epoch at which the rows part, before their branches do"
+    )
     parser.add_argument("--at-once", type=int, default=1, help="branches side by side, beside the trunk")
     parser.add_argument("--data", help="by default mnist, or sketch for rows of it")
     parser.add_argument("--protocol", default="fixed")

@@ -270,6 +270,11 @@ def dreams() -> str:
     return _small(record("dreams")["figures"], lambda row: row["family"] + (", dreams" if row["dreams"] else ""))
 
 
+def layers() -> str:
+    """Two layers of latents, with one family over both or one for each."""
+    return _small(record("layers")["figures"], lambda row: row["family"])
+
+
 def _small(rows, named) -> str:
     out = []
     for name in dict.fromkeys(map(named, rows)):
@@ -395,6 +400,7 @@ TABLES = {
     "discrete": discrete,
     "dlgm": dlgm,
     "families": families,
+    "layers": layers,
     "paper": paper,
     "branched": branched,
     "matched": matched,

@@ -133,7 +133,7 @@ TRAIN = ["train", "tiny", "--data", "SOURCE", "-o", "RUN"]
     ("arguments", "sentence"),
     [
         (["train", "dlgm1-vea"], "There is no row 'dlgm1-vea'; the rows are dlgm1-vae, dlgm2-vae,"),
-        (["train", "tiny", "--data", "gone.npz"], "got 'gone.npz', which is no file; check the name."),
+        (["train", "tiny", "--data", "gone.npz"], "/gone.npz'); check the name."),
         (TRAIN, "' already holds a run of tiny; pass --resume to go on with it, --fresh to start anew, or --out"),
         (["train", "dlgm1-vae", *TRAIN[2:]], "' is the folder of a run of tiny, not of dlgm1-vae; pass --out"),
         (["train", "dlgm1-vae", *TRAIN[2:], "--resume"], "of a run of tiny, not of dlgm1-vae; pass --out"),

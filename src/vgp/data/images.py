@@ -62,7 +62,7 @@ def load(source: str | os.PathLike | None = None, protocol: str | None = None) -
         if not path.is_file():
             raise FileNotFoundError(
                 f"The source must be {NAMES} or the path of an .npz file, got '{os.fspath(source)}', "
-                "which is no file; check the name."
+                f"which is no file (looked for '{path.absolute()}'); check the name."
             )
         name, protocol = path.stem, protocol or "fixed"
         splits = npz.read(path, protocol)

@@ -59,9 +59,8 @@ def read(protocol: str) -> Splits:
             return _splits(rows, protocol, " and ".join(path.name for path in files.values()))
     originals = " and ".join(ORIGINALS[protocol].values())
     raise FileNotFoundError(
-        f"MNIST under protocol '{protocol}' needs {NPZ[protocol]}, or {originals}, and neither is in {places()}; "
-        f"download the originals from {PUBLISHED[protocol]} to one of these folders, or set VGP_DATA to the folder "
-        "that has them."
+        f"MNIST under protocol '{protocol}' needs {NPZ[protocol]}, or {originals}, and they are not in {places()}; "
+        f"download the originals from {PUBLISHED[protocol]} to such a folder, or set VGP_DATA to the one that has them."
     )
 
 

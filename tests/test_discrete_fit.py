@@ -307,7 +307,7 @@ CASES = {
     ),
     "a single value": (counted(constraints.integer_interval(0, 0)), "'n' lies in the whole numbers 0 to 0"),
     "a million values": (counted(constraints.integer_interval(0, 10**6)), "'n' lies in.*1000000.*less than 1000"),
-    "several limits": (counted(constraints.integer_interval(0, np.array([2, 3]))), "'n' lies in.*to the same limit"),
+    "several limits": (counted(constraints.integer_interval(0, np.array([2, 3]))), "'n' lies in.*to one limit"),
     "dependent values": (counted(constraints.multinomial(4)), "discrete values of 'n' depend on each other"),
     "not a constraint": (counted("boolean"), "one of numpyro.distributions.constraints or None, got 'boolean'"),
     "not made": (counted(constraints.integer_interval), "one of numpyro.distributions.constraints or None, got <class"),

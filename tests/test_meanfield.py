@@ -341,8 +341,8 @@ BAD = {
     "'k' lies in the whole numbers 1 to 4, for which there is no mean": chosen(constraints.integer_interval(1, 4)),
     "'k' lies in the whole numbers 0 to 0.*sum it out": chosen(constraints.integer_interval(0, 0)),
     "'k' lies in the whole numbers 0 to 9999.*less than 1000": chosen(constraints.integer_interval(0, 9999)),
-    r"\[3 4\].*shift it to begin at 0": chosen(constraints.integer_interval(0, np.array([3, 4]))),
-    "'k' lies in IntegerPositive.*shift it to begin at 0": chosen(constraints.positive_integer),
+    r"\[3 4\].*write it as whole numbers from 0": chosen(constraints.integer_interval(0, np.array([3, 4]))),
+    "'k' lies in IntegerPositive.*write it as whole numbers from 0": chosen(constraints.positive_integer),
     "'k' lies in Simplex.*leave it out of kept": chosen(constraints.simplex),
 }
 

@@ -87,8 +87,8 @@ def _suitable(name: str, support: Support, size: int) -> AbstractMeanField:
         advice = "leave it out of kept(...)"
         if support.is_discrete:
             advice = (
-                "shift it to begin at 0 (nonnegative_integer, or integer_interval(0, n) with n less than "
-                f"{CLASSES}), or sum it out of the model"
+                "write it as whole numbers from 0 on (nonnegative_integer) or from 0 to one limit less than "
+                f"{CLASSES} (integer_interval(0, n)), or sum it out of the model"
             )
         raise ValueError(f"{_lie(name)} in {told(support)}, for which there is no mean-field; {advice}.")
     return made()

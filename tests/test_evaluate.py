@@ -209,6 +209,7 @@ def test_a_figure_of_one_image():
 CONTRACT = (
     *("row", "protocol", "bound", "bound_stderr", "estimate", "estimate_stderr", "epochs", "seconds", "hardware"),
     *("commit", "configuration", "seed", "data", "bound_samples", "estimate_samples", "sandwich", "train_bound"),
+    "evaluation_seconds",
 )
 
 

@@ -21,7 +21,7 @@ RECORD = {
 }
 CONTRACT = (
     *("row", "protocol", "bound", "bound_stderr", "estimate", "estimate_stderr", "epochs", "seconds", "hardware"),
-    *("commit", "configuration", "seed", "data", "bound_samples"),
+    *("commit", "configuration", "seed", "data", "bound_samples", "estimate_samples", "sandwich"),
 )
 
 
@@ -214,6 +214,14 @@ def test_json_is_a_list_of_our_records(write, tmp_path):
     for record in ours:
         assert set(record) == set(CONTRACT)
         assert record["configuration"] == RECORD["configuration"]
+
+
+def test_json_counts_the_epochs_of_all_runs_behind_a_record(write, tmp_path):
+    write(row="draw-sketch", data="sketch", epochs=100)
+    begun = RECORD["configuration"] | {"begun": "draw-sketch at epoch 260"}
+    write(row="draw-sketch-vgp", data="sketch", epochs=40, configuration=begun)
+    ours = json.loads(invoke(tmp_path, "sketch", "--json").stdout)
+    assert [record["epochs"] for record in ours] == [100, 300]
 
 
 def test_all_lists_every_record(write, tmp_path):

@@ -1,5 +1,8 @@
 """`vgp train`: it learns, watches the validation images, and keeps what is finite."""
 
+import sys
+import types
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -269,6 +272,30 @@ def test_checks_are_spread_over_the_run_and_the_last_epoch_has_one(straight, sou
     progress = go(begin(tmp_path, source, images, TINY, epochs=7))
     assert progress.checks[:, 0].tolist() == [3, 6, 7]
     assert len(progress.history) == 7
+
+
+def test_metrics_go_to_tensorboard_where_it_is_installed(straight, source, images, tmp_path, monkeypatch):
+    written, closed = [], []
+
+    class SummaryWriter:
+        def __init__(self, folder):
+            assert folder == str(tmp_path / "tensorboard")
+
+        def add_scalar(self, name, value, step):
+            written.append((name, step, value))
+
+        def close(self):
+            closed.append(True)
+
+    monkeypatch.setitem(sys.modules, "tensorboardX", types.SimpleNamespace(SummaryWriter=SummaryWriter))
+    progress = go(begin(tmp_path, source, images, TINY, epochs=2))
+    names = {name for name, *_ in written}
+    assert closed and len(names) == 4  # the training and the validation bound of either seed
+    for seed in (0, 1):
+        told = [(step, value) for name, step, value in written if name == f"train bound/{seed}"]
+        assert told == [(epoch, pytest.approx(progress.history[epoch - 1, seed])) for epoch in (1, 2)]
+        seen = [(step, value) for name, step, value in written if name == f"validation bound/{seed}"]
+        assert seen == [(int(check[0]), pytest.approx(check[1 + seed])) for check in progress.checks]
 
 
 # ---------------------------------------------------------------- one step

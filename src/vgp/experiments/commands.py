@@ -17,7 +17,7 @@ from .folder import DESCRIPTION, STATE, Progress, Run, is_kept, is_run, open_run
 from .optimizer import OPTIMIZERS
 from .parameters import Parameters
 from .rows import Row, find
-from .settings import check, setting
+from .settings import applies, check, setting
 from .train import PATIENCE, sentence, train
 
 OPTIONS = ("batch", "optimizer", "decay", "warmup", "flip", "dreams", "architecture", "seed", "seeds")  # of its own
@@ -41,7 +41,7 @@ def run_train(
 ) -> int:
     """Trains a row; the exit code. `settings` are changes too, as texts such as "num_data=32"."""
     row = find(name)
-    changes = _together({key: value for key, value in changes.items() if value is not None}, settings)
+    changes = _together(row, {key: value for key, value in changes.items() if value is not None}, settings)
     _possible(row, {**changes, "seeds": seeds})
     data = row.data if data is None else data
     images = load(data, protocol)
@@ -101,8 +101,9 @@ def _begin_with(run: Run, standing: Progress, together: Parameters, start: Path)
     return standing
 
 
-def _together(changes: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+def _together(row: Row, changes: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     for key, value in map(setting, settings):
+        applies(row, key)
         if changes.setdefault(key, value) != value:
             raise ValueError(f"--set {key}={value} was given beside {key} {changes[key]}; leave one of them out.")
     return changes

@@ -6,6 +6,7 @@ import math
 import os
 import platform
 import subprocess
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def measure(
     images: int | None = None,
 ) -> dict[str, Any]:
     """Everything there is to say of one seed, at its best parameters; `images` of the test set (None: all)."""
-    learner = together(progress.best[which])
+    learner, began = together(progress.best[which]), time.monotonic()
     seed = run.seed + which
     keys = jr.split(jr.fold_in(jr.key(20160), seed), 3)
     row, latent = run.row, bool(learner.encoder.latent_dim)
@@ -64,6 +65,7 @@ def measure(
         "picked": int(progress.best_at(progress.checks)[which]) if len(progress.checks) else None,
         "validation": [[int(check[0]), -float(check[1 + which])] for check in progress.checks],
         "seconds": round(progress.seconds, 1),
+        "evaluation_seconds": round(time.monotonic() - began, 1),
         "seeds_at_once": run.seeds,
         "ending": progress.ending,
         "origin": run.images.origin,

@@ -1,11 +1,13 @@
 """Settings of a row as they are told on the command line, and what they can be."""
 
 import ast
+import dataclasses
 import itertools
 import typing
 from types import NoneType, UnionType
 from typing import Any
 
+from ..gradients import AbstractScore
 from .rows import Row
 
 FIXED = ("name", "family", "model", "data", "layers", "begun")  # what makes a row that row
@@ -14,6 +16,12 @@ LEAST = {
     **{"glimpses": 0, "reading": 1, "writing": 1, "unroll": 1, "start": 0.0},
 }
 POSITIVE = ("noise", "reach", "clip")
+# What only some families, models, or rows of several layers read.
+_HVM = ("latent_dim", "scale", "auxiliary_width", "linearised")
+_VGP = (*_HVM, "num_data", "rank", "inputs", "mean", "noise", "project", "start", "reach", "sees")
+FAMILIES = {"vgp": _VGP, "vgp-paper": _VGP, "hvm": _HVM, "planar": ("length",), "hvi": ("length",)}
+MODELS = {"draw": ("glimpses", "reading", "writing", "normalised", "unroll")}
+LAYERED = ("joint", "above")
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -26,14 +34,29 @@ def setting(text: str) -> tuple[str, Any]:
         value = ast.literal_eval(told)
     except (ValueError, SyntaxError):
         value = told  # a word
+    return key, _of_kind(key, value)
+
+
+def _of_kind(key: str, value: Any) -> Any:
+    kinds = typing.get_type_hints(Row)
     possible = [typing.get_origin(kind) or kind for kind in _alternatives(kinds[key])]
     if float in possible and type(value) is int:
         value = float(value)
     if type(value) not in possible:
         names = " or ".join("None" if kind is NoneType else kind.__name__ for kind in possible)
         like = f", such as {key}='{Row.inner}'" if key == "inner" else ""
-        raise ValueError(f"The setting {key} is of the kind {names}{like}, got '{told}'.")
-    return key, value
+        raise ValueError(f"The setting {key} is of the kind {names}{like}, got '{value}'.")
+    return value
+
+
+def applies(row: Row, key: str) -> None:
+    """Refuses a setting that a row of this family and model would not read."""
+    owners = [(FAMILIES, row.family, f"family is {row.family}"), (MODELS, row.model, f"model is {row.model}")]
+    for table, own, told in owners:
+        if key in itertools.chain(*table.values()) and key not in table.get(own, ()):
+            raise ValueError(f"The setting {key} does nothing in {row.name}, whose {told}; leave it out.")
+    if key in LAYERED and row.layers == 1:
+        raise ValueError(f"The setting {key} does nothing in {row.name}, which has one layer; leave it out.")
 
 
 def check(row: Row) -> None:
@@ -55,10 +78,17 @@ def check(row: Row) -> None:
             "The setting inner must be pairs of a share of the run, rising from 0.0, and the K from there on, such as "
             f"((0.0, 1), (0.5, 8)), got {row.inner}."
         )
-    above = [part[0] if isinstance(part, tuple) and len(part) == 2 else part for part in row.above]
-    if not all(isinstance(key, str) and key in Row.__dataclass_fields__ for key in above):
-        raise ValueError(f"The setting above must be pairs of a setting's name and its value, got {row.above}.")
-    _ = row.make_bound(row.inner[-1][1]), row.make_gradient()  # these say what is wrong with a name
+    pairs = [part if isinstance(part, tuple) and len(part) == 2 else (None, None) for part in row.above]
+    if not all(key in _VGP for key, _ in pairs):
+        raise ValueError(f"The setting above must be pairs of one of {', '.join(_VGP)} and its value, got {row.above}.")
+    if pairs:
+        check(dataclasses.replace(row, above=(), **{key: _of_kind(key, value) for key, value in pairs}))
+    gradient, _ = row.make_gradient(), row.make_bound(row.inner[-1][1])  # these say what is wrong with a name
+    if isinstance(gradient, AbstractScore) and row.model != "sbn":
+        raise ValueError(
+            f"gradient={row.gradient} is for discrete variables, and those of {row.name} are continuous; take "
+            "Pathwise, StickingTheLanding or DoublyReparameterised."
+        )
 
 
 def _schedule(inner: Any) -> bool:

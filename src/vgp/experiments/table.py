@@ -17,8 +17,9 @@ from .begun import epochs_before
 from .published import PAPER, SIGNS, SOURCES, TABLES, Entry, Published
 
 PROTOCOLS = ("fixed", "dynamic")
-SHOWN = (  # what --json prints of a record
-    *("row", "data", "protocol", "seed", "bound", "bound_stderr", "bound_samples", "estimate", "estimate_stderr"),
+SHOWN = (  # what --json prints of a record, with `epochs` those of all runs behind it
+    *("row", "data", "protocol", "seed", "bound", "bound_stderr", "bound_samples", "sandwich"),
+    *("estimate", "estimate_stderr", "estimate_samples"),
     *("epochs", "seconds", "hardware", "commit", "configuration"),
 )
 NUMBER, NULL = (int, float), type(None)
@@ -94,7 +95,8 @@ def show(name: str, results: Path, *, as_json: bool = False, as_markdown: bool =
         where = Path(results) / "train"
         print(f"vgp: There are no records of '{name}' in '{where}'; --results names another folder.", file=sys.stderr)
     if as_json:
-        print(json.dumps([{key: record[key] for key in SHOWN} for record in records], indent=2))
+        told = [record | {"epochs": _in_all(record)} for record in records]
+        print(json.dumps([{key: record[key] for key in SHOWN} for record in told], indent=2))
         return
     grid = every_record(published, records) if every else paper_table(published, records)
     print(_markdown(grid)) if as_markdown else _print(grid)

@@ -59,17 +59,23 @@ def _bounds(learner: Learner, pixels: AbstractPixels, rows, key, draws: int, inn
 def bound(
     learner: Learner, pixels: AbstractPixels, key: PRNGKeyArray, *, draws: int = 16, inner: int = 64, outer: int = 1
 ) -> Bound:
-    """The bound on every image: `outer` is an IWAE's k, `inner` the K of the evaluation."""
+    """The bound: `outer` is an IWAE's k, `inner` the K of the evaluation."""
+    upper, lower = map(_figure, bounds(learner, pixels, key, draws=draws, inner=inner, outer=outer))
+    return Bound(upper, None if np.isnan(lower.value) else lower)
+
+
+def bounds(
+    learner: Learner, pixels: AbstractPixels, key: PRNGKeyArray, *, draws: int = 16, inner: int = 64, outer: int = 1
+) -> Float[np.ndarray, "2 n"]:
+    """The two sides of the bound on log p(x), for every image."""
     batch = max(1, min(len(pixels), _rows(learner) // (outer * (1 + inner if learner.encoder.latent_dim else 1))))
-    sides = np.concatenate(
+    return np.concatenate(
         [
             np.asarray(_bounds(learner, pixels, rows, jr.fold_in(key, i), draws, inner, outer))[:, :keep]
             for i, (rows, keep) in enumerate(_batches(len(pixels), batch))
         ],
         axis=1,
     )
-    upper, lower = (_figure(side) for side in sides)
-    return Bound(upper, None if np.isnan(lower.value) else lower)
 
 
 @eqx.filter_jit
@@ -91,13 +97,20 @@ def estimate(
     learner: Learner, pixels: AbstractPixels, key: PRNGKeyArray, *, samples: int = 5000, inner: int = 0
 ) -> Figure:
     """−log p(x) by importance sampling with q as the proposal: an upper bound in the mean, tight as samples grow."""
+    return _figure(estimates(learner, pixels, key, samples=samples, inner=inner))
+
+
+def estimates(
+    learner: Learner, pixels: AbstractPixels, key: PRNGKeyArray, *, samples: int = 5000, inner: int = 0
+) -> Float[np.ndarray, " n"]:
+    """log p(x) by importance sampling, for every image."""
     each = next(size for size in (50, 20, 10, 5, 4, 2, 1) if samples % size == 0)
     batch = max(1, min(len(pixels), _rows(learner) // (each * (1 + inner))))
     values = [
         np.asarray(_estimates(learner, pixels, rows, jr.fold_in(key, i), samples // each, each, inner))[:keep]
         for i, (rows, keep) in enumerate(_batches(len(pixels), batch))
     ]
-    return _figure(np.concatenate(values))
+    return np.concatenate(values)
 
 
 def _batches(total: int, batch: int):

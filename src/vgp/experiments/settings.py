@@ -78,11 +78,11 @@ def check(row: Row) -> None:
             "The setting inner must be pairs of a share of the run, rising from 0.0, and the K from there on, such as "
             f"((0.0, 1), (0.5, 8)), got {row.inner}."
         )
-    pairs = [part if isinstance(part, tuple) and len(part) == 2 else (None, None) for part in row.above]
-    if not all(key in _VGP for key, _ in pairs):
+    names = [part[0] if isinstance(part, tuple) and len(part) == 2 else None for part in row.above]
+    if not all(name in _VGP for name in names):
         raise ValueError(f"The setting above must be pairs of one of {', '.join(_VGP)} and its value, got {row.above}.")
-    if pairs:
-        check(dataclasses.replace(row, above=(), **{key: _of_kind(key, value) for key, value in pairs}))
+    if row.above:
+        check(dataclasses.replace(row, above=(), **{key: _of_kind(key, value) for key, value in row.above}))
     gradient, _ = row.make_gradient(), row.make_bound(row.inner[-1][1])  # these say what is wrong with a name
     if isinstance(gradient, AbstractScore) and row.model != "sbn":
         raise ValueError(

@@ -22,6 +22,7 @@ from vgp.data import Bits, Images, load
 from vgp.experiments import evaluate, rows
 from vgp.experiments.folder import Run
 from vgp.experiments.optimizer import optimizer_of
+from vgp.experiments.parameters import Parameters
 from vgp.experiments.step import TrainStep
 
 SIDE, SEEDS = 14, 2
@@ -53,8 +54,8 @@ def reduced() -> Images:
     return dataclasses.replace(whole, shape=(SIDE, SIDE), test=shrink(whole.test, 2000), **small)
 
 
-def one(name: str, row: rows.Row, images: Images, seed: int) -> dict[str, float | str | int]:
-    """Trains and measures one family."""
+def trained(row: rows.Row, images: Images, seed: int) -> tuple[Parameters, jax.Array, float, float]:
+    """What a row has learned, its last training bound, and the seconds that it took."""
     run = Run("", row, images, "mnist", seed, 1)
     progress, together = run.start()
     per_epoch = len(images.train) // row.batch
@@ -72,8 +73,13 @@ def one(name: str, row: rows.Row, images: Images, seed: int) -> dict[str, float 
     )
     started = time.monotonic()
     outcome = loop.run(step, progress.state, progress.history, rule=None, turn=per_epoch, progress=False)
-    seconds = time.monotonic() - started
-    learner = together(outcome.state.params[0])
+    return together, outcome.state.params[0], float(outcome.history[-1, 0]), time.monotonic() - started
+
+
+def one(name: str, row: rows.Row, images: Images, seed: int) -> dict[str, float | str | int]:
+    """Trains and measures one family."""
+    together, params, value, seconds = trained(row, images, seed)
+    learner = together(params)
     inner = 32 if learner.encoder.latent_dim else 0
     bound = evaluate.bound(learner, images.test, jr.key(1), draws=4, inner=inner)
     estimate = evaluate.estimate(learner, images.test, jr.key(2), samples=500, inner=inner // 8)
@@ -82,9 +88,9 @@ def one(name: str, row: rows.Row, images: Images, seed: int) -> dict[str, float 
         "seed": seed,
         "bound": bound.upper.value,
         "estimate": estimate.value,
-        "train": -float(outcome.history[-1, 0]),
+        "train": -value,
         "seconds": seconds,
-        "parameters": progress.best.shape[1],
+        "parameters": params.size,
     }
 
 

@@ -1,0 +1,97 @@
+"""What the settings of `dlgm1-vgp` were chosen by: K, split or not, rank; and the mean-field's gradients beside them.
+
+    VGP_DATA=... python benchmarks/choices.py [--quick]
+
+Networks, latents and images of `ablation.py`, 10 epochs at batch 100, on a CPU. Then the noise of the gradient: the
+sum of the variances of all its parts, on one batch, for bounds with and without the split, after one epoch and after
+all. Expected: K = 8 ahead of K = 0; a rank that loses little; of the mean-field's gradients none ahead by much.
+"""
+
+import dataclasses
+import sys
+
+import ablation
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import record
+
+from vgp import gradients
+from vgp.bounds import Importance
+from vgp.experiments import rows
+
+COMMON = {"architecture": "small", "batch": 100, "epochs": 10}
+VGP = ablation.VARIANTS["VGP, 32 inputs per datapoint, r knows the warp"]
+SHARED = ablation.VARIANTS["VGP, 100 shared inputs"]
+MEANFIELD = ablation.VARIANTS["mean-field"]
+
+
+def changed(row: rows.Row, **changes) -> rows.Row:
+    return dataclasses.replace(row, **changes)
+
+
+VARIANTS = {
+    "32 inputs per datapoint, K = 8": VGP,
+    "32 inputs, K = 8, split": changed(VGP, split=True),
+    "32 inputs, K = 0": changed(VGP, inner=((0.0, 0),)),
+    "32 inputs, K = 0, split": changed(VGP, inner=((0.0, 0),), split=True),
+    "32 inputs, K = 8, rank 16": changed(VGP, rank=16),
+    "32 inputs, K = 8, rank 8": changed(VGP, rank=8),
+    "100 shared inputs, K = 8": changed(SHARED, rank=None),
+    "100 shared inputs, K = 8, rank 64": changed(SHARED, rank=64),
+    "100 shared inputs, K = 8, rank 32": changed(SHARED, rank=32),
+    "100 shared inputs, K = 8, rank 8": changed(SHARED, rank=8),
+    "mean-field, Pathwise, KL in closed form": MEANFIELD,
+    "mean-field, StickingTheLanding": changed(MEANFIELD, gradient="StickingTheLanding"),
+    "mean-field, DoublyReparameterised": changed(MEANFIELD, gradient="DoublyReparameterised"),
+}
+ESTIMATORS = {
+    (f"K = {inner}", "split" if split else "unsplit", kind.__name__): (Importance(inner=inner, split=split), kind())
+    for inner in (0, 8)
+    for split in (False, True)
+    for kind in (gradients.Pathwise, gradients.DoublyReparameterised)
+}
+SEEDS, KEYS = 2, 40
+
+
+def noise(row: rows.Row, images, epochs: int) -> list[dict]:
+    """The variance of each estimator's gradient at what the row has learned in so many epochs."""
+    together, params, *_ = ablation.trained(changed(row, **{**COMMON, "epochs": epochs}), images, 0)
+    x, keys, found = images.train(jnp.arange(COMMON["batch"]), jr.key(0)), jr.split(jr.key(1), KEYS), []
+    for (inner, split, kind), (bound, gradient) in ESTIMATORS.items():
+        slopes = np.asarray(_slopes(together, params, x, bound, gradient, keys), float)
+        variance = float(slopes.var(0, ddof=1).sum())
+        found.append({"epochs": epochs, "inner": inner, "split": split, "gradient": kind, "variance": variance})
+        print(found[-1], flush=True)
+    return found
+
+
+@eqx.filter_jit
+def _slopes(together, params, x, bound, gradient, keys):
+    def value(flat, key):
+        learner = together(flat)
+        return bound(learner.model.at(x), learner.encoder.at(x, learner.model), key, len(x), gradient).mean()
+
+    return jax.lax.map(lambda key: jax.grad(value)(params, key), keys)
+
+
+def main() -> None:
+    rows.ARCHITECTURES["small", 1] = ((20,), ((100, 100),))
+    images, quick = ablation.reduced(), "--quick" in sys.argv
+    figures = {"noise": [], "rows": []}
+    for epochs in (1,) if quick else (1, COMMON["epochs"]):
+        figures["noise"] += noise(VGP, images, epochs)
+    for seed in range(1 if quick else SEEDS):
+        for name, row in VARIANTS.items():
+            row = changed(row, **{**COMMON, **({"epochs": 1} if quick else {})})
+            figures["rows"].append(ablation.one(name, row, images, seed))
+            print({k: round(v, 3) if isinstance(v, float) else v for k, v in figures["rows"][-1].items()}, flush=True)
+            jax.clear_caches()
+            if not quick:
+                record.write("choices", {**COMMON, "keys": KEYS}, figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -6,10 +6,12 @@ A marker is `<!-- table: NAME -->`; its table ends at `<!-- end -->`. With `--ch
 that differs from its record ends the program with an error.
 """
 
+import itertools
 import json
 import re
 import statistics
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import equinox as eqx
@@ -162,6 +164,19 @@ def families() -> str:
         ["q(z \\| x)", "parameters", *columns],
         [[word, _parameters(n), *(cell(n, c) for c in columns.values())] for n, word in names.items()],
     )
+
+
+def evaluation() -> str:
+    """Seconds that a seed took to evaluate on a GPU: the time between the records of seeds measured in turn."""
+    took: dict[str, list[float]] = {}
+    runs: dict[tuple, list[dict]] = {}
+    for r in read(ROOT / "results", "mnist"):
+        runs.setdefault((r["row"], r["protocol"], json.dumps(r["configuration"])), []).append(r)
+    for (row, *_), own in runs.items():
+        dates = [datetime.fromisoformat(r["date"]) for r in sorted(own, key=lambda r: r["seed"])]
+        if "H200" in own[0]["hardware"]:
+            took.setdefault(row, []).extend((b - a).total_seconds() for a, b in itertools.pairwise(dates))
+    return table(["row", "seconds"], [[r, f"{min(t):.0f} to {max(t):.0f}"] for r, t in sorted(took.items()) if t])
 
 
 def _parameters(name: str) -> int:
@@ -485,6 +500,7 @@ TABLES = {
     "discrete": discrete,
     "dlgm": dlgm,
     "families": families,
+    "evaluation": evaluation,
     "layers": layers,
     "choices": choices,
     "noise": noise,

@@ -122,6 +122,7 @@ class Row:
 
 # Found by sweeps of 100 to 240 epochs on MNIST: K = 8 from the start is better than later, the sampled divergence than
 # the split one, inputs per datapoint than shared ones, and most of all an r that knows the warp than one that does not.
+# The same on small images: benchmarks/choices.py and benchmarks/ablation.py.
 _vgp: dict[str, Any] = {
     "family": "vgp",
     "num_data": 64,

@@ -79,7 +79,9 @@ def train(run: Run, progress: Progress, together: Parameters, *, show: bool = Tr
         return outcome.ending if watch.found is None else watch.found
 
     progress.ending = "interrupted"  # for whoever reads a save from the middle
-    run.save(progress)
+    run.path.mkdir(parents=True, exist_ok=True)  # where nothing can be written, that is known before the first epoch
+    if len(progress.history):  # a run that fails in its first epoch is none, and leaves whatever was there
+        run.save(progress)
     ending = "max_steps"
     for stage in stages(row, row.epochs, per_epoch):
         while _left(progress.state, stage.end):

@@ -175,7 +175,7 @@ def test_a_run_that_has_learned_nothing_says_so(straight, source, images, tmp_pa
     neither, second, both = told
     assert ("validation has stopped improving;" in neither) == early
     assert f"of seed 0, 1 has learned no more than the means of the pixels, which alone give {-floor:.2f};" in neither
-    assert "; go on with --resume --no-early and more --epochs, or begin anew with --fresh and another" in neither
+    assert "; go on with --resume --no-early and more --epochs, or begin anew with --fresh and a --warmup" in neither
     assert "but the model of seed 1 has learned" in second
     assert "the means of the pixels" not in both and "Next: vgp evaluate" in both
     alone = begin(tmp_path / "0", source, images, seeds=1)

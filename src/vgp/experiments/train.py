@@ -163,7 +163,7 @@ def sentence(run: Run, progress: Progress) -> str:
         seeds = "" if run.seeds == 1 else " of seed " + ", ".join(str(run.seed + i) for i in unlearned)
         return (
             f"{told}, but the model{seeds} has learned no more than the means of the pixels, which alone give "
-            f"{-means:.2f}; go on with --resume --no-early and more --epochs, or begin anew with --fresh and another "
-            "--rate."
+            f"{-means:.2f}; go on with --resume --no-early and more --epochs, or begin anew with --fresh and a "
+            "--warmup, or another --rate."
         )
     return f"{told}. Next: vgp evaluate {folder}"

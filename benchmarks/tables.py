@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from vgp.experiments.begun import epochs_before
+from vgp.experiments.published import MNIST
 from vgp.experiments.table import Group, markdown, read
 
 ROOT = Path(__file__).parent.parent
@@ -166,11 +167,54 @@ def branched() -> str:
     for begun, epochs in sorted({key[:2] for key in by}, key=lambda key: (epochs_before(key[0]) + key[1], key[1])):
         plain, vgp = (by.get((begun, epochs, row)) for row in ("draw-sketch", "draw-sketch-vgp"))
         if plain and vgp:
-            figures = (" · ".join(f"{r[key]:.2f}" for key in SIDES) for r in (plain, vgp))
-            leads = (f"{plain[key] - vgp[key]:.2f}" for key in SIDES[:2])
-            rows.append([epochs_before(begun) + epochs, epochs, *figures, *leads])
-    head = ["epochs", "of them apart", "plain DRAW", "DRAW + VGP", "the VGP is ahead by, in the bound", "in −log p"]
-    return table(head, rows)
+            rows.append([epochs_before(begun) + epochs, epochs, *_pair(plain, vgp)])
+    return table(["epochs", "of them apart", *PAIR], rows)
+
+
+PAIR = ("plain DRAW", "DRAW + VGP", "the VGP is ahead by, in the bound", "in −log p")
+
+
+def _pair(plain, vgp) -> list[str]:
+    figures = [" · ".join(f"{r[key]:.2f}" for key in SIDES) for r in (plain, vgp)]
+    return figures + [f"{plain[key] - vgp[key]:.2f}" for key in SIDES[:2]]
+
+
+def alone() -> str:
+    """Runs on sketches as plain DRAW and with a VGP, each from its own start: bound · −log p · training bound."""
+    found = [r for r in read(ROOT / "results", "sketch") if not r["configuration"]["begun"]]
+    by = {(r["configuration"]["optimizer"], r["epochs"], r["row"]): r for r in found}
+    rows = []
+    for optimizer, epochs in sorted({key[:2] for key in by}):
+        plain, vgp = (by.get((optimizer, epochs, row)) for row in ("draw-sketch", "draw-sketch-vgp"))
+        if plain and vgp:
+            rates = " and ".join(dict.fromkeys(f"{r['configuration']['rate']:g}" for r in (plain, vgp)))
+            rows.append([optimizer.capitalize(), rates, _kind(vgp), epochs, *_pair(plain, vgp)])
+    return table(["optimiser", "rate, plain and VGP", "the VGP", "epochs", *PAIR], rows)
+
+
+def _kind(vgp) -> str:
+    own = vgp["configuration"]
+    network = "r a network" if own["auxiliary_width"] else "r without a network"
+    return f"rank {own['rank']}, {network}, K = {own['inner'][-1][1]}"
+
+
+def apart() -> str:
+    """DRAW on MNIST after each stage of training: bound, −log p, training bound, and what the paper has."""
+    found = read(ROOT / "results", "mnist")
+    published = {entry.row: float(entry.paper[0].printed) for entry in MNIST.entries if entry.paper}
+    names = ("draw", "draw-vgp")
+    by = {(epochs_before(r["configuration"]["begun"]) + r["epochs"], r["row"]): r for r in found if r["row"] in names}
+    rows = []
+    for epochs in sorted({epochs for epochs, _ in by if all((epochs, name) in by for name in names)}):
+        plain, vgp = (by[epochs, name] for name in names)
+        for r in (plain, vgp):
+            own, figures = r["configuration"], [f"{r[key]:.2f}" for key in SIDES]
+            ahead = f"{plain['bound'] - vgp['bound']:.2f}" if r is vgp else ""
+            how = f"{own['optimizer'].capitalize()}, {own['rate']:g}" + (f", {_kind(r)}" if r is vgp else "")
+            more = [r["bound"] - r["train_bound"], r["bound"] - published[r["row"]]]
+            rows.append([epochs, r["row"], how, *figures, ahead, *(f"{gap:.2f}" for gap in more)])
+    head = ["epochs", "row", "this stage by", "bound", "−log p", "training bound", "ahead of `draw` by"]
+    return table([*head, "bound less training bound", "bound less the paper's"], rows)
 
 
 def paper() -> str:
@@ -403,6 +447,8 @@ TABLES = {
     "layers": layers,
     "paper": paper,
     "branched": branched,
+    "alone": alone,
+    "apart": apart,
     "matched": matched,
     "posteriordb": posteriordb,
     "demo": demo,

@@ -298,10 +298,20 @@ def tried() -> str:
 
 
 def _steps(rows) -> str:
-    return table(
-        ["step", "ms", "of plain DRAW's", "launches"],
-        [[r["name"], f"{r['ms']:.2f}", f"{r['ratio']:.2f}", f"{r['launches']:.0f}"] for r in rows],
-    )
+    head = ["step", "ms", "of plain DRAW's", "launches"]
+    out = [[r["name"], f"{r['ms']:.2f}", f"{r['ratio']:.2f}", f"{r['launches']:.0f}"] for r in rows]
+    if any("floor" in r for r in rows):  # no step has one in records of before it was counted
+        head += ["operations and bytes it cannot do without", "its launches in a chain, ms"]
+        for cells, row in zip(out, rows, strict=True):
+            cells += _floor(row.get("floor"))
+    return table(head, out)
+
+
+def _floor(floor) -> list[str]:
+    if not floor:
+        return ["—", "—"]
+    told = f"{floor['gigaflops']:.0f} GFLOP, {floor['megabytes']:.0f} MB: {floor['ms']:.2f} ms"
+    return [told, f"{floor['launches_ms']:.2f}"]
 
 
 def ablation() -> str:

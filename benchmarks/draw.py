@@ -4,26 +4,31 @@
 
 Random images of 28 × 28 in batches of 128; 64 glimpses, compiled by eight, 256 units, 100 latents a glimpse. A launch
 is an operation of the compiled program that the device is told to start; small ones take as long as their launch. XLA's
-own settings are those of XLA_FLAGS. Expected on an H200: plain DRAW at batch 128 at most 10 ms a step, with a VGP
-(m = 100, K = 0) at most 1.5 times that.
+own settings are those of XLA_FLAGS. Beside each step stands its floor: the operations and bytes that it cannot do
+without, at the rates of a large product and a large copy, and its launches, at the rate of a chain of small operations.
+Expected on an H200: plain DRAW at batch 128 at most 10 ms a step, with a VGP (m = 100, K = 0) at most 1.5 times that.
 """
 
 import dataclasses
 import os
 import re
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor, wait
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import record
-from dlgm import measure
+from dlgm import ceilings, measure
 
 from vgp import loop
 from vgp.data import Bits
 from vgp.experiments import parameters, rows, step
-from vgp.experiments.optimizer import optimizer_of
+from vgp.experiments.optimizer import NARROW, optimizer_of
+from vgp.experiments.parameters import Layout
+from vgp.models.attention import RAW
 
 PLAIN = rows.find("draw")
 VGP = rows.find("draw-vgp")
@@ -72,7 +77,7 @@ def prepare(row: rows.Row, inner: int, pixels: Bits, turn: int):
         0,
         row.optimizer != "rmsprop",
     )
-    return eqx.filter_jit(loop._turn).lower((one, turn), state), (one, turn), state, int(flat.size)
+    return eqx.filter_jit(loop._turn).lower((one, turn), state), (one, turn), state, int(flat.size), together.layout
 
 
 def launches(text: str) -> float:
@@ -96,12 +101,54 @@ def launches(text: str) -> float:
     return count(outer[1]) if outer else float("nan")
 
 
+def floor(row: rows.Row, inner: int, layout: Layout) -> dict[str, float]:
+    """Operations and bytes that a step cannot do without."""
+    b, u, z, side = row.batch * row.glimpses, row.hidden[0][-1], row.latents[0], 28
+    given, process = 2 * z, 0.0  # numbers that the heads give; products of the process
+    m, factor = row.num_data, 0.0
+    if row.family == "vgp":
+        p, r, c = (2 if row.scale == "gp" else 1) * z, row.rank or m, row.latent_dim or z
+        given += r * p
+        process = (inner + 1) * (m * c + m * m + (m * r if row.rank else 0) + r * p)
+        factor = 2 * m**3
+    numbers = 4 * u + 4 * u + 2 * RAW + row.writing**2 + given  # outputs of the layers, of each image and glimpse
+    weights = (2 * row.reading**2 + 2 * u + z + u) * 4 * u + u * (numbers - 8 * u)
+    windows = sum(times * (n * side**2 + n**2 * side) for times, n in ((2, row.reading), (1, row.writing)))
+    steps = 0.0  # of Newton and Schulz, five for every matrix that Muon moves
+    for shape, blocks in zip(layout.shapes, layout.blocks, strict=True):
+        if blocks and min(shape[0], shape[1] // blocks) > NARROW:
+            short, long = sorted((shape[0], shape[1] // blocks))
+            steps += blocks * 5 * (4 * short**2 * long + 2 * short**3)
+    moved = 4 * (4 * b * numbers + 7 * sum(layout.sizes))  # outputs and their slopes, written and read; the optimiser's
+    return {"gigaflops": (3 * 2 * b * (weights + windows + process) + factor + steps) / 1e9, "megabytes": moved / 1e6}
+
+
+def chained() -> float:
+    """Microseconds a launch in a chain of small operations, each of which waits for the one before it."""
+
+    def step(x, _):
+        for _ in range(8):
+            x = jnp.tanh(x @ x)
+        return x, None
+
+    program = jax.jit(lambda x: jax.lax.scan(step, x, length=500)[0]).lower(jnp.eye(128)).compile()
+    seconds, x = [], jnp.eye(128)
+    for _ in range(4):
+        started = time.perf_counter()
+        jax.block_until_ready(program(x))
+        seconds.append(time.perf_counter() - started)
+    return min(seconds) / launches(program.as_text()) * 1e6
+
+
 def main() -> None:
     quick = "--quick" in sys.argv
     turn, count = (2, 256) if quick else (20, 12_800)
     pixels = Bits.pack(jr.uniform(jr.key(0), (count, 784)) < 0.13)
     jobs = variants()
     made, figures = {}, []
+    rates = {"terabytes": 1.0, "teraflops": 1.0} if quick else ceilings()
+    rates["microseconds"] = chained()
+    print(rates, flush=True)
     for name, (row, inner, precision) in jobs.items():  # traced one after another, since precision is a global choice
         small = {"glimpses": 2, "batch": 8, "unroll": 1} if quick else {}
         with jax.default_matmul_precision(precision):
@@ -110,7 +157,7 @@ def main() -> None:
         compiled = {name: pool.submit(job[0].compile) for name, job in made.items()}
         wait(compiled.values())
     base = None
-    for name, (_, constant, state, size) in made.items():
+    for name, (_, constant, state, size, layout) in made.items():
         try:
             program = compiled[name].result()
             ms = measure(program, constant, state)
@@ -120,10 +167,16 @@ def main() -> None:
         base = ms if base is None else base
         entry = {"name": name, "ms": ms, "ratio": ms / base, "parameters": size}
         entry["launches"] = launches(program.compiled.as_text()) / turn
+        row, inner, precision = jobs[name]
+        if precision is USUAL:  # as of the product that gives the rate
+            least = floor(row, inner, layout)
+            needs = least["gigaflops"] / rates["teraflops"], 1e-3 * least["megabytes"] / rates["terabytes"]
+            chain = 1e-3 * entry["launches"] * rates["microseconds"]
+            entry["floor"] = {**least, "ms": max(needs), "launches_ms": chain}
         figures.append(entry)
         print(f"{name:40s} {ms:8.3f} ms  {ms / base:6.2f}  {entry['launches']:8.0f} launches  {size}", flush=True)
         if not quick:  # what has been measured is kept, whatever comes after
-            record.write("draw", {"turn": turn, "xla_flags": os.environ.get("XLA_FLAGS", "")}, figures)
+            record.write("draw", {"turn": turn, "xla_flags": os.environ.get("XLA_FLAGS", ""), **rates}, figures)
 
 
 if __name__ == "__main__":

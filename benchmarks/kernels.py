@@ -54,7 +54,7 @@ def main() -> None:
     row = dataclasses.replace(row, **dict(setting(text) for text in options.set))
     inner = row.inner[-1][1] if options.inner is None else options.inner
     pixels = Bits.pack(jr.uniform(jr.key(0), (row.batch * TURN, 784)) < 0.13)
-    lowered, constant, state, _ = prepare(row, inner, pixels, TURN)
+    lowered, constant, state, *_ = prepare(row, inner, pixels, TURN)
     program = lowered.compile()
     state, _ = jax.block_until_ready(program(constant, state))
     started = time.perf_counter()

@@ -106,7 +106,7 @@ def job(spec: str, options: argparse.Namespace, started: float) -> str:
         if start and not begun:
             arguments += ["--start", str(options.runs / start[0])]
         for flags in FLAGS[::-1] if options.search else FLAGS:
-            kind = "--resume" if begun else "--fresh"  # what failed before its first epoch has left its folder
+            kind = "--resume" if begun else "--fresh"
             code = vgp(*arguments, kind, log=log, flags=flags, seconds=max(left, 1.0))
             if code in (0, INTERRUPTED):
                 break

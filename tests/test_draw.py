@@ -1,5 +1,7 @@
 """DRAW: attention that is what it says, a bound on the right evidence, and a VGP that contains the mean-field."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -156,10 +158,13 @@ def model(latents=1, seed=0):
     return moved(DRAW(SHAPE, GLIMPSES, latents, UNITS, 2, key=jr.key(seed)), seed, 0.4)
 
 
+FOLLOWS: dict[str, Any] = {"rank": 2, "linearised": 1, "auxiliary_width": 0}  # as in the rows
+STRONG: dict[str, Any] = {"kernel": ARD(0.5, 0.5) + Linear(0.5, 0.5), "start": 3.0}  # or r would be next to q(ξ)
 HEADS = {
     "mean-field": lambda dim: GaussianEncoder((UNITS,), dim, key=jr.key(1)),
     "vgp": lambda dim: AmortisedVGP((UNITS,), dim, 4, 1, auxiliary_width=4, key=jr.key(1)),
     "vgp, rank": lambda dim: AmortisedVGP((UNITS,), dim, 4, 2, rank=2, auxiliary_width=4, key=jr.key(1)),
+    "vgp, r follows": lambda dim: AmortisedVGP((UNITS,), dim, 4, 2, **FOLLOWS, **STRONG, key=jr.key(1)),
     "vgp, inputs": lambda dim: AmortisedVGP((UNITS,), dim, 4, 1, inputs="network", auxiliary_width=4, key=jr.key(1)),
     "paper": lambda dim: AmortisedVGP((UNITS,), dim, 4, 1, sees="meanfield", auxiliary_width=4, key=jr.key(1)),
 }
@@ -178,7 +183,7 @@ def tables(bounds, p, q, key, rows):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in ("mean-field", "vgp, rank") else pytest.mark.slow) for n in HEADS]
+    "name", [pytest.param(n, marks=() if n in ("mean-field", "vgp, r follows") else pytest.mark.slow) for n in HEADS]
 )
 def test_bounds_by_quadrature(name):
     p = model()
@@ -246,12 +251,13 @@ def values_and_slopes(bound, p, encoders, key):
     return [eqx.filter_value_and_grad(mean, has_aux=True)((p, q)) for q in encoders]
 
 
-def test_amplitude_zero_is_draw():
+@pytest.mark.parametrize("options", [{"auxiliary_width": 4}, FOLLOWS], ids=["r a network", "r follows"])
+def test_amplitude_zero_is_draw(options):
     # The same draws, values and gradients, so the same gradient variance: the analytic divergence stays.
     p = model(2)
     plain = encoder(p, "mean-field")
     kernel = ARD(0.0, 0.5) + Linear(0.0, 0.5)
-    head = AmortisedVGP((UNITS,), 2, 4, 2, kernel=kernel, auxiliary_width=4, key=jr.key(0))
+    head = AmortisedVGP((UNITS,), 2, 4, 2, kernel=kernel, **options, key=jr.key(0))
     shared = (plain.head.loc, plain.head.log_scale)
     head = eqx.tree_at(lambda q: (q.loc, q.log_scale), head, shared)
     ours = eqx.tree_at(
@@ -284,7 +290,7 @@ def test_one_factorisation_for_all_glimpses(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mean-field", "vgp, rank"])
+@pytest.mark.parametrize("name", ["mean-field", "vgp, rank", "vgp, r follows"])
 def test_estimators_agree(name):
     p = model()
     q = encoder(p, name)

@@ -86,6 +86,7 @@ def test_what_a_run_began_with_is_recorded(folder):
     "arguments, told",
     [
         (["draw", "--data", "flat.npz"], "draws on images of a height and a width, got rows of 6 pixels"),
+        (["draw", "--set", "glimpses=0", "-o", "none"], "The setting glimpses must be 1 or more for draw, got 0."),
         (["draw", "--architecture", "deep"], "--architecture must be draw, got 'deep'."),
         (["dlgm1-vae", "--data", "shaped.npz", "--start", "draw"], "Nothing that draw in"),
         (["draw", "--data", "shaped.npz", "--resume", "--start", "draw", "-o", "draw"], "leave one of them out"),
@@ -96,4 +97,4 @@ def test_one_sentence(folder, monkeypatch, arguments, told):
     monkeypatch.chdir(folder)
     result = invoke("train", *arguments)
     assert result.exit_code == 1 and told in result.output
-    assert len(result.output.strip().splitlines()) <= 3
+    assert len(result.output.strip().splitlines()) <= 3 and not (folder / "none").exists()

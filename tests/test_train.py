@@ -135,8 +135,7 @@ def test_a_seed_that_is_lost_is_named(source, tmp_path, monkeypatch):
 
 
 def test_a_model_that_forgets_ends_the_run_and_its_best_parameters_are_put_back(source, images, tmp_path, monkeypatch):
-    likely = np.asarray(images.train.mean())
-    floor = float(np.sum(likely * np.log(likely) + (1 - likely) * np.log(1 - likely)))
+    floor = by_means(images)
     found = iter([floor - 1.0, floor + 1.0, floor + 0.5, floor + 0.04])  # nothing learned; learned; worse; forgotten
     with monkeypatch.context() as patch:
         patch.setattr(watch, "_validate", lambda *_: np.array([next(found)]))
@@ -153,6 +152,37 @@ def test_a_model_that_forgets_ends_the_run_and_its_best_parameters_are_put_back(
     again = invoke("train", "tiny", "--data", source, "-o", tmp_path, "--resume", "--rate", 1e-3, "--epochs", 6)
     assert again.exit_code == 0, again.output
     assert len(open_run(tmp_path).load()[0].history) == 6
+
+
+def by_means(images):
+    """The bound on the validation images of pixels on their own, each by its mean in training."""
+    likely, x = np.asarray(images.train.mean(), float), np.asarray(images.valid(np.arange(20), jr.key(0)))
+    return float(np.where(x, np.log(likely), np.log(1 - likely)).sum(1).mean())
+
+
+def test_where_nothing_was_learned_nothing_is_lost(straight, source, images, tmp_path, monkeypatch):
+    found = iter(by_means(images) + np.array([-1.0, 0.05, -0.01, 0.0, 0.06, 0.0]))
+    monkeypatch.setattr(watch, "_validate", lambda *_: np.full(2, next(found)))
+    assert go(begin(tmp_path, source, images)).ending == "max_steps"
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_run_that_has_learned_nothing_says_so(straight, source, images, tmp_path, monkeypatch, early):
+    floor, told = by_means(images), []
+    monkeypatch.setattr(commands, "PATIENCE", 2)
+    monkeypatch.setattr(commands, "sentence", lambda *given: told.append(sentence(*given)))
+    for i, best in enumerate([(0.05, 0.05), (0.3, -2.0), (0.3, 0.2)]):
+        bounds = np.array(best) + floor
+        monkeypatch.setattr(watch, "_validate", lambda *_, bounds=bounds: bounds)
+        assert command(source, tmp_path / str(i), early=early) == 0
+    neither, second, both = told
+    assert ("validation has stopped improving;" in neither) == early
+    assert f"of seed 0, 1 has learned no more than the means of the pixels, which alone give {-floor:.2f};" in neither
+    assert "; go on with --resume --no-early and more --epochs, or begin anew with --fresh and a --warmup" in neither
+    assert "but the model of seed 1 has learned" in second
+    assert "the means of the pixels" not in both and "Next: vgp evaluate" in both
+    alone = begin(tmp_path / "0", source, images, seeds=1)
+    assert "but the model has learned" in sentence(alone, open_run(tmp_path / "0").load()[0])
 
 
 def _start(images):

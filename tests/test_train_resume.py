@@ -66,6 +66,20 @@ def test_a_killed_run_goes_on_from_its_last_save(straight, source, images, tmp_p
     assert_same(go_on(tmp_path), straight[1])
 
 
+def test_a_run_that_fails_in_its_first_epoch_is_in_nobodys_way(straight, source, tmp_path, monkeypatch):
+    def fails(**options):
+        with monkeypatch.context() as patch:
+            at_epoch(patch, 1, kill)
+            with pytest.raises(Killed):
+                command(source, tmp_path / "run", epochs=1, **options)
+
+    fails()
+    assert command(source, tmp_path / "run", epochs=1) == 0
+    before = (tmp_path / "run" / "state.vgp").read_bytes()
+    fails(fresh=True, seed=1)
+    assert (tmp_path / "run" / "state.vgp").read_bytes() == before and open_run(tmp_path / "run").seed == 0
+
+
 def test_a_longer_run_that_was_killed_keeps_its_schedule(straight, source, images, tmp_path, monkeypatch):
     for name in ("whole", "killed"):
         assert command(source, tmp_path / name, epochs=3) == 0

@@ -73,6 +73,8 @@ def check(row: Row) -> None:
         raise ValueError(f"The setting noise must be less than 1, the scale of all of z, got {row.noise}.")
     if row.family in ("planar", "hvi") and row.length < 1:
         raise ValueError(f"The setting length must be 1 or more for {row.name}, got {row.length}.")
+    if row.model == "draw" and row.glimpses < 1:
+        raise ValueError(f"The setting glimpses must be 1 or more for {row.name}, got {row.glimpses}.")
     if not _schedule(row.inner):
         raise ValueError(
             "The setting inner must be pairs of a share of the run, rising from 0.0, and the K from there on, such as "

@@ -14,7 +14,7 @@ from .optimizer import optimizer_of
 from .parameters import Parameters
 from .rows import stages
 from .step import TrainStep
-from .watch import Watch
+from .watch import LITTLE, Watch, independent
 
 PATIENCE = 15  # looks at the validation images without improvement before a run stops
 FALL = 0.5  # then the rate falls from the best parameters on, over this share of the epochs that led to them,
@@ -79,7 +79,9 @@ def train(run: Run, progress: Progress, together: Parameters, *, show: bool = Tr
         return outcome.ending if watch.found is None else watch.found
 
     progress.ending = "interrupted"  # for whoever reads a save from the middle
-    run.save(progress)
+    run.path.mkdir(parents=True, exist_ok=True)  # where nothing can be written, that is known before the first epoch
+    if len(progress.history):  # a run that fails in its first epoch is none, and leaves whatever was there
+        run.save(progress)
     ending = "max_steps"
     for stage in stages(row, row.epochs, per_epoch):
         while _left(progress.state, stage.end):
@@ -155,4 +157,13 @@ def sentence(run: Run, progress: Progress) -> str:
     if len(bad := np.flatnonzero(_lost(progress))):
         seeds = ", ".join(str(run.seed + i) for i in bad)
         why += f", but the bound of seed {seeds} was no longer finite (a smaller --rate may help)"
-    return f"{where}: {why}; validation bound {value} nats per image. Next: vgp evaluate {folder}"
+    told = f"{where}: {why}; validation bound {value} nats per image"
+    means = independent(run.images)
+    if len(unlearned := np.flatnonzero(np.isfinite(progress.best_bound) & (progress.best_bound < means + LITTLE))):
+        seeds = "" if run.seeds == 1 else " of seed " + ", ".join(str(run.seed + i) for i in unlearned)
+        return (
+            f"{told}, but the model{seeds} has learned no more than the means of the pixels, which alone give "
+            f"{-means:.2f}; go on with --resume --no-early and more --epochs, or begin anew with --fresh and a "
+            "--warmup, or another --rate."
+        )
+    return f"{told}. Next: vgp evaluate {folder}"

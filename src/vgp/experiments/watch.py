@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jaxtyping import Array, Int
 
 from .. import loop
 from ..bounds import AbstractBound
-from ..data import AbstractPixels
+from ..data import AbstractPixels, Images
 from ..gradients import VALUES
 from .folder import Progress, Run
 from .metrics import Writer
@@ -19,6 +20,7 @@ from .parameters import Parameters
 CHECKS = 50  # looks at the validation images in a run
 PACED = 50  # epochs that tell the pace
 IMAGES = 2000  # of the validation set that are looked at
+LITTLE = 0.1  # nats above independent pixels, up to which nothing has been learned
 LOST = 0.95  # the share of what was learned that a run has to lose to count as collapsed
 
 
@@ -47,9 +49,8 @@ class Watch:
 
     def __init__(self, run: Run, progress: Progress, together: Parameters, per_epoch: int, patience: int | None):
         self.progress, self.together, self.per_epoch, self.patience = progress, together, per_epoch, patience
-        self.pixels, self.writer, self.floor = run.images.valid, Writer(run.path), _independent(run.images.train)
-        some = np.linspace(0, len(self.pixels) - 1, min(IMAGES, len(self.pixels)))
-        self.rows, self.ended = jnp.asarray(some.astype(np.int32)), []
+        self.pixels, self.writer, self.floor = run.images.valid, Writer(run.path), independent(run.images)
+        self.rows, self.ended = looked_at(self.pixels), []
         self.every = max(1, run.row.epochs // CHECKS)
 
     def __call__(self, state: loop.State, values: np.ndarray) -> bool:
@@ -73,16 +74,22 @@ class Watch:
         progress.best_bound = np.where(better, bounds, progress.best_bound)
         learned, left = progress.best_bound - self.floor, bounds - self.floor
         settled = bool(np.all(state.settled))
-        if np.all((learned > 0) & (left < (1 - LOST) * learned)):
+        if np.all((learned > LITTLE) & (left < (1 - LOST) * learned)):
             self.found = "collapsed"
         elif self.patience is not None and not settled and _stale(progress.recent, self.patience):
             self.found = "stale"
 
 
-def _independent(pixels: AbstractPixels) -> float:
-    # The bound of a model that draws every pixel on its own, by its mean.
-    likely = np.clip(np.asarray(pixels.mean(), float), 1e-6, 1 - 1e-6)
-    return float(np.sum(likely * np.log(likely) + (1 - likely) * np.log1p(-likely)))
+def looked_at(pixels: AbstractPixels) -> Int[Array, " n"]:
+    """The rows of the validation images that a run looks at."""
+    return jnp.asarray(np.linspace(0, len(pixels) - 1, min(IMAGES, len(pixels))).astype(np.int32))
+
+
+def independent(images: Images) -> float:
+    """The bound, on those rows, of a model that draws every pixel on its own, by its mean over the training images."""
+    likely = np.clip(np.asarray(images.train.mean(), float), 1e-6, 1 - 1e-6)
+    share = np.asarray(images.valid(looked_at(images.valid), jr.key(0)), float).mean(0)
+    return float(np.sum(share * np.log(likely) + (1 - share) * np.log1p(-likely)))
 
 
 def _stale(checks: np.ndarray, patience: int) -> bool:

@@ -15,7 +15,7 @@ import vgp
 from vgp.families import MeanField
 from vgp.gradients import DisARM
 from vgp.interop import numpyro as interop
-from vgp.meanfield import Bernoulli, Beta, Gamma, Mixed
+from vgp.meanfield import Bernoulli, Beta, Categorical, Gamma, Mixed
 from vgp.model_file import load_target
 
 ROOT = Path(__file__).parent.parent
@@ -120,10 +120,11 @@ def test_discrete_values(run, fits):
 
 @pytest.mark.slow
 def test_other_latents(run, fits):
-    space = run("docs/discrete.md", *range(5))
-    assert set(space["draws"]) == {"means", "which"} and space["draws"]["which"].shape == (1000, 6)
-    assert [type(fit.family.meanfield) for fit in fits] == [Bernoulli, Mixed, Bernoulli, Mixed, Mixed]
-    assert [type(part) for part in fits[-1].family.meanfield.parts] == [Gamma, Beta]
+    space = run("docs/discrete.md", *range(7))
+    assert space["draws"].shape == (1000, 3)
+    assert [type(fit.family.meanfield) for fit in fits] == [Bernoulli, Mixed, Bernoulli, Mixed, Mixed, Gamma, Mixed]
+    assert [type(part) for part in fits[4].family.meanfield.parts] == [Gamma, Beta]
+    assert [type(part) for part in fits[6].family.meanfield.parts] == [Categorical, Gamma]
     assert all(np.isfinite(fit.history).all() for fit in fits)
 
 

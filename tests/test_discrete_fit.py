@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 import vgp
 from vgp.bounds import Analytic, General, Importance
 from vgp.compiling import once
-from vgp.diagnostics import log_prob
+from vgp.diagnostics import LogRatios, log_prob
 from vgp.gradients import ARM, VIMCO, DisARM, Pathwise, ScoreFunction
 from vgp.kernels import ARD
 from vgp.meanfield import Bernoulli, Beta, Categorical, Gamma, Mixed, Normal, Poisson
@@ -246,6 +246,25 @@ def test_saved_loaded_and_resumed_bit_for_bit(coins, tmp_path):
     jax.tree.map(np.testing.assert_array_equal, jax.tree.leaves(on.family), jax.tree.leaves(again.family))
     with pytest.raises(ValueError, match="The values lie in the real line, and the family in {0, 1}; pass the target"):
         vgp.load(tmp_path / "fit.npz", vgp.target(lambda z: -jnp.sum(z**2), jnp.zeros(5)))
+
+
+def thinned():
+    n = numpyro.sample("n", dist.Poisson(3.0))  # impossible below 2
+    numpyro.sample("k", dist.Binomial(n, 0.5), obs=2)
+
+
+def test_impossible_values_are_named_and_a_penalty_advised():
+    fitted = fit(vgp.from_numpyro(thinned), small(1, Poisson()), steps=120, draws=32)
+    assert fitted.status.name == "diverged"
+    assert "the log density is -inf at {'n': " in fitted.status.ending
+    assert "a large finite penalty instead" in fitted.status.ending and "learning rate" not in fitted.status.ending
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_elbo_of_an_impossible_draw_is_told_without_a_warning():
+    ratios = np.array([0.0, -np.inf, 1.0], np.float32)
+    found = LogRatios(ratios, ratios, ratios).elbo
+    assert found.lower == found.upper == -np.inf and np.isnan(found.stderr)
 
 
 # ---------------------------------------------------------------- what is refused

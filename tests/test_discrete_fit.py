@@ -299,7 +299,7 @@ def local(y):
         numpyro.sample("y", dist.Normal(coin, 1.0), obs=y[rows])
 
 
-REAL = "'coins' lies in {0, 1}, and the family in the real line; use a vgp.VGP with a mean-field of that support"
+REAL = "'coins' lies in {0, 1}, and the family in the real line; use a vgp.VGP or vgp.families.Factorised with"
 CASES = {
     "a Gaussian": (lambda: fit(COINS, vgp.families.MeanField(3, key=KEY)), REAL),
     "a full Gaussian": (lambda: fit(COINS, vgp.families.FullRank(3, key=KEY)), REAL),

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..bounds import Importance, log_q_upper
 from ..compiling import alone
-from ..families import VGP
+from ..families import VGP, AbstractFamily
 from ..gradients import ARM, AbstractGradient, DisARM, LocalExpectations
 from ..target import Target
 
@@ -63,7 +63,7 @@ def _mean(values: np.ndarray) -> tuple[float, float]:
 
 def estimates(
     target: Target,
-    family: VGP,
+    family: AbstractFamily,
     gradient: AbstractGradient,
     key: PRNGKeyArray,
     *,

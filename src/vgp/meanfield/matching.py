@@ -26,8 +26,8 @@ def matching(supports: list[tuple[str, Support, int]]) -> AbstractMeanField:
 def check(
     meanfield: AbstractMeanField,
     supports: list[tuple[str, Support, int]],
-    advice: str = "use a vgp.VGP with a mean-field of that support (vgp.meanfield), or leave the family out to have "
-    "one chosen",
+    advice: str = "use a vgp.VGP or vgp.families.Factorised with a mean-field of that support (vgp.meanfield), or "
+    "leave the family out to have one chosen",
 ) -> None:
     """Refuses a mean-field whose support is not that of the variables it would be of, by their name.
 

@@ -50,6 +50,21 @@ def test_how_means_agree():
     assert exact.variance == pytest.approx(3, rel=0.1)
 
 
+def test_the_error_of_a_share_is_that_of_one():
+    # A mean of nothing but noise is next to no share of the other, and the other's error counts all the same.
+    rng = np.random.default_rng(0)
+    noise, exact = Gradients(rng.normal(size=(10_000, 1))), Gradients(1.0 + rng.normal(size=(200, 1)))
+    share, stderr, off = noise.along(exact)
+    assert abs(share) < 0.1 and stderr == pytest.approx(0.1, rel=0.3) and off == pytest.approx(-1 / stderr, rel=0.2)
+
+
+def test_there_is_no_share_of_nothing():
+    rng = np.random.default_rng(0)
+    some, nothing = (Gradients(scale + rng.normal(size=(400, 3))) for scale in (1.0, 0.0))
+    share, stderr, off = some.along(nothing)
+    assert np.isnan(share) and np.isnan(stderr) and np.isfinite(off)
+
+
 def test_the_table_of_states_is_the_target():
     problem = noisy_or(4, 4)
     found = Enumerable.of(problem)

@@ -168,6 +168,28 @@ def test_bad_layers(message, key):
         DEF(COUNTS, latents, kinds, shape=shape, key=key)
 
 
+BAD_DATA = {
+    r"rows of 3 counts, got shape \(1, 4\)": np.ones((1, 4)),
+    r"rows of 3 counts, got shape \(3,\); pass \(n, 3\), one datapoint as x\[None\]": np.ones(3),
+    "whole numbers from 0 on, got -1": np.array([[2.0, -1.0, 0.0]]),
+    "whole numbers from 0 on, got 0.5": np.array([[2.0, 0.5, 0.0]]),
+    "whole numbers from 0 on, got nan": np.array([[2.0, np.nan, 0.0]]),
+}
+
+
+@pytest.mark.usefixtures("as_users_run_it")
+@pytest.mark.parametrize("message", BAD_DATA)
+def test_bad_data(message, key):
+    with pytest.raises(ValueError, match=message):
+        DEF(COUNTS, (2,), key=key).at(jnp.asarray(BAD_DATA[message]))
+
+
+def test_compiled_data_are_not_looked_at(key):
+    model = DEF(COUNTS, (2,), key=key)
+    found = jax.jit(lambda x: model.at(x).log_probs(jnp.ones((2, 2))))(jnp.ones((1, COUNTS)))
+    np.testing.assert_allclose(found, model.at(jnp.ones((1, COUNTS), int)).log_probs(jnp.ones((2, 2))), rtol=1e-5)
+
+
 def known(model, x, n=200_000):
     """log p(x), and the posterior's mean, by a large sample of the prior."""
     z = model.sample_prior(jr.key(1), n)

@@ -6,10 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import jax.random as jr
 import matplotlib
 import numpy as np
 import pytest
+from jax.scipy.special import logsumexp
+from scipy.stats import poisson
 
 import vgp
 from vgp.families import MeanField
@@ -126,6 +131,22 @@ def test_other_latents(run, fits):
     assert [type(part) for part in fits[4].family.meanfield.parts] == [Gamma, Beta]
     assert [type(part) for part in fits[6].family.meanfield.parts] == [Categorical, Gamma]
     assert all(np.isfinite(fit.history).all() for fit in fits)
+
+
+def test_a_deep_exponential_family_learns(run):
+    space = run("docs/discrete.md", 7)
+    x, learned = space["x"], space["learned"]
+    loss = eqx.filter_jit(space["loss"])
+    found = np.mean([loss(learned, jnp.asarray(x), jr.key(seed)) for seed in range(10)])
+    # Under the bound of independent Poissons at the data's means by far, and a bound all the same.
+    assert found < 0.6 * -poisson.logpmf(x, x.mean(0)).sum(1).mean()
+    model = learned[0]
+    z = model.sample_prior(jr.key(0), 20_000)
+
+    def log_evidence(own):
+        return logsumexp(model.log_likelihood(jnp.broadcast_to(own, (len(z), 6)), z)) - jnp.log(len(z))
+
+    assert found > -float(jax.jit(lambda x: jax.lax.map(log_evidence, x))(jnp.asarray(x)).mean()) - 0.1
 
 
 @pytest.mark.slow

@@ -89,3 +89,11 @@ def test_quick_prints_tables_and_draws_a_picture(tmp_path, monkeypatch):
     assert "frustrated ring, mean-field q: KL" in done.output and "z summed out" in done.output
     assert (tmp_path / "new" / "gradients.png").stat().st_size > 1000
     assert not list((tmp_path / "new").glob("*.json"))
+
+
+@pytest.mark.slow
+def test_the_quick_command_measures(tmp_path):
+    done = CliRunner().invoke(app, ["bench", "gradients", "--quick", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "DisARM: KL" in done.output and "baseline" in done.output and "nan" not in done.output
+    assert (tmp_path / "gradients.png").stat().st_size > 1000

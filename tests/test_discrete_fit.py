@@ -73,11 +73,13 @@ def held_against(problem, n, **options):
 # ---------------------------------------------------------------- against enumeration
 
 
-def test_a_frustrated_ring():
-    fitted, ours, mean_field, found, exact = held_against(ising_ring(4), 4, steps=250, draws=32)
+@pytest.mark.parametrize(("n", "steps", "draws"), [(4, 250, 32), (8, 2500, 8)])
+def test_a_frustrated_ring(n, steps, draws):
+    fitted, ours, mean_field, found, exact = held_against(ising_ring(n), n, steps=steps, draws=draws)
     assert isinstance(fitted.family.meanfield, Bernoulli) and isinstance(fitted.settings.gradient, DisARM)
     assert ours < 0.1 * mean_field
     np.testing.assert_allclose(found.means, exact.means, atol=0.1)
+    np.testing.assert_allclose(found.correlations, exact.correlations, atol=0.15)
     assert fitted.history[-50:].mean() < exact.log_normaliser + 0.05
 
 

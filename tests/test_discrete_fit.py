@@ -141,6 +141,38 @@ def test_assignments_of_a_mixture():
     assert -0.6 < fitted.history[-50:].mean() - exact.log_normaliser < 0.05
 
 
+POINTS = np.array([-2.1, -1.6, -2.4, 1.7, 2.2, 1.9])
+
+
+def clustered(y):
+    means = numpyro.sample("means", dist.Normal(0.0, 3.0).expand([2]))
+    with numpyro.plate("rows", len(y)):
+        which = numpyro.sample("which", dist.Bernoulli(0.5))
+        numpyro.sample("y", dist.Normal(means[which], 1.0), obs=y)
+
+
+@pytest.mark.slow
+def test_the_mixture_of_the_page_has_both_orders():
+    # Given the assignments the means are Gaussian and independent, so that all is a sum over 64 of them.
+    states = enumerate_states([2] * 6)
+    own = states[:, None, :] == np.arange(2)[:, None]  # state, component, point
+    precision = own.sum(-1) + 1 / 9
+    means, total = (own @ POINTS) / precision, own @ POINTS
+    log_joint = (0.5 * total**2 / precision - 0.5 * np.log(9 * precision)).sum(-1)
+    p = np.exp(log_joint - logsumexp(log_joint))
+    variance = p @ (means**2 + 1 / precision) - (p @ means) ** 2
+    together = np.einsum("s,sij->ij", p, states[:, :, None] == states[:, None, :])
+    fitted = fit(vgp.from_numpyro(clustered, jnp.asarray(POINTS)), bound=Importance(outer=4), steps=3000)
+    assert isinstance(fitted.settings.gradient, VIMCO) and fitted.ess > 0.6
+    np.testing.assert_allclose(fitted.sample(jr.key(1), 8000)["which"].mean(0), 0.5, atol=0.08)
+    draws = fitted.sample(jr.key(1), 8000, resample=True)
+    which = np.asarray(draws["which"])
+    np.testing.assert_allclose(which.mean(0), p @ states, atol=0.05)
+    np.testing.assert_allclose((which[:, :, None] == which[:, None, :]).mean(0), together, atol=0.05)
+    np.testing.assert_allclose(draws["means"].mean(0), p @ means, atol=0.2)
+    np.testing.assert_allclose(draws["means"].std(0), np.sqrt(variance), rtol=0.05)
+
+
 def test_a_kept_rate_has_its_conjugate_posterior():
     counts = jnp.array([2.0, 4.0, 3.0, 1.0])
 

@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 import vgp
 from vgp.bounds import Analytic, General, Importance
 from vgp.compiling import once
-from vgp.diagnostics import log_prob
+from vgp.diagnostics import LogRatios, log_prob
 from vgp.gradients import ARM, VIMCO, DisARM, Pathwise, ScoreFunction
 from vgp.kernels import ARD
 from vgp.meanfield import Bernoulli, Beta, Categorical, Gamma, Mixed, Normal, Poisson
@@ -73,11 +73,13 @@ def held_against(problem, n, **options):
 # ---------------------------------------------------------------- against enumeration
 
 
-def test_a_frustrated_ring():
-    fitted, ours, mean_field, found, exact = held_against(ising_ring(4), 4, steps=250, draws=32)
+@pytest.mark.parametrize(("n", "steps", "draws"), [(4, 250, 32), (8, 2500, 8)])
+def test_a_frustrated_ring(n, steps, draws):
+    fitted, ours, mean_field, found, exact = held_against(ising_ring(n), n, steps=steps, draws=draws)
     assert isinstance(fitted.family.meanfield, Bernoulli) and isinstance(fitted.settings.gradient, DisARM)
     assert ours < 0.1 * mean_field
     np.testing.assert_allclose(found.means, exact.means, atol=0.1)
+    np.testing.assert_allclose(found.correlations, exact.correlations, atol=0.15)
     assert fitted.history[-50:].mean() < exact.log_normaliser + 0.05
 
 
@@ -137,6 +139,38 @@ def test_assignments_of_a_mixture():
     np.testing.assert_allclose((c[:, :, None] == c[:, None, :]).mean(0), together, atol=0.1)
     np.testing.assert_allclose(c.mean(0), exact.means, atol=0.1)  # both orders of the components
     assert -0.6 < fitted.history[-50:].mean() - exact.log_normaliser < 0.05
+
+
+POINTS = np.array([-2.1, -1.6, -2.4, 1.7, 2.2, 1.9])
+
+
+def clustered(y):
+    means = numpyro.sample("means", dist.Normal(0.0, 3.0).expand([2]))
+    with numpyro.plate("rows", len(y)):
+        which = numpyro.sample("which", dist.Bernoulli(0.5))
+        numpyro.sample("y", dist.Normal(means[which], 1.0), obs=y)
+
+
+@pytest.mark.slow
+def test_the_mixture_of_the_page_has_both_orders():
+    # Given the assignments the means are Gaussian and independent, so that all is a sum over 64 of them.
+    states = enumerate_states([2] * 6)
+    own = states[:, None, :] == np.arange(2)[:, None]  # state, component, point
+    precision = own.sum(-1) + 1 / 9
+    means, total = (own @ POINTS) / precision, own @ POINTS
+    log_joint = (0.5 * total**2 / precision - 0.5 * np.log(9 * precision)).sum(-1)
+    p = np.exp(log_joint - logsumexp(log_joint))
+    variance = p @ (means**2 + 1 / precision) - (p @ means) ** 2
+    together = np.einsum("s,sij->ij", p, states[:, :, None] == states[:, None, :])
+    fitted = fit(vgp.from_numpyro(clustered, jnp.asarray(POINTS)), bound=Importance(outer=4), steps=3000)
+    assert isinstance(fitted.settings.gradient, VIMCO) and fitted.ess > 0.6
+    np.testing.assert_allclose(fitted.sample(jr.key(1), 8000)["which"].mean(0), 0.5, atol=0.08)
+    draws = fitted.sample(jr.key(1), 8000, resample=True)
+    which = np.asarray(draws["which"])
+    np.testing.assert_allclose(which.mean(0), p @ states, atol=0.05)
+    np.testing.assert_allclose((which[:, :, None] == which[:, None, :]).mean(0), together, atol=0.05)
+    np.testing.assert_allclose(draws["means"].mean(0), p @ means, atol=0.2)
+    np.testing.assert_allclose(draws["means"].std(0), np.sqrt(variance), rtol=0.05)
 
 
 def test_a_kept_rate_has_its_conjugate_posterior():
@@ -248,6 +282,25 @@ def test_saved_loaded_and_resumed_bit_for_bit(coins, tmp_path):
         vgp.load(tmp_path / "fit.npz", vgp.target(lambda z: -jnp.sum(z**2), jnp.zeros(5)))
 
 
+def thinned():
+    n = numpyro.sample("n", dist.Poisson(3.0))  # impossible below 2
+    numpyro.sample("k", dist.Binomial(n, 0.5), obs=2)
+
+
+def test_impossible_values_are_named_and_a_penalty_advised():
+    fitted = fit(vgp.from_numpyro(thinned), small(1, Poisson()), steps=120, draws=32)
+    assert fitted.status.name == "diverged"
+    assert "the log density is -inf at {'n': " in fitted.status.ending
+    assert "a large finite penalty instead" in fitted.status.ending and "learning rate" not in fitted.status.ending
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_elbo_of_an_impossible_draw_is_told_without_a_warning():
+    ratios = np.array([0.0, -np.inf, 1.0], np.float32)
+    found = LogRatios(ratios, ratios, ratios).elbo
+    assert found.lower == found.upper == -np.inf and np.isnan(found.stderr)
+
+
 # ---------------------------------------------------------------- what is refused
 
 
@@ -280,7 +333,7 @@ def local(y):
         numpyro.sample("y", dist.Normal(coin, 1.0), obs=y[rows])
 
 
-REAL = "'coins' lies in {0, 1}, and the family in the real line; use a vgp.VGP with a mean-field of that support"
+REAL = "'coins' lies in {0, 1}, and the family in the real line; use a vgp.VGP or vgp.families.Factorised with"
 CASES = {
     "a Gaussian": (lambda: fit(COINS, vgp.families.MeanField(3, key=KEY)), REAL),
     "a full Gaussian": (lambda: fit(COINS, vgp.families.FullRank(3, key=KEY)), REAL),

@@ -6,16 +6,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import jax.random as jr
 import matplotlib
 import numpy as np
 import pytest
+from jax.scipy.special import logsumexp
+from scipy.stats import poisson
 
 import vgp
 from vgp.families import MeanField
 from vgp.gradients import DisARM
 from vgp.interop import numpyro as interop
-from vgp.meanfield import Bernoulli, Beta, Gamma, Mixed
+from vgp.meanfield import Bernoulli, Beta, Categorical, Gamma, Mixed
 from vgp.model_file import load_target
 
 ROOT = Path(__file__).parent.parent
@@ -120,11 +125,28 @@ def test_discrete_values(run, fits):
 
 @pytest.mark.slow
 def test_other_latents(run, fits):
-    space = run("docs/discrete.md", *range(5))
-    assert set(space["draws"]) == {"means", "which"} and space["draws"]["which"].shape == (1000, 6)
-    assert [type(fit.family.meanfield) for fit in fits] == [Bernoulli, Mixed, Bernoulli, Mixed, Mixed]
-    assert [type(part) for part in fits[-1].family.meanfield.parts] == [Gamma, Beta]
+    space = run("docs/discrete.md", *range(7))
+    assert space["draws"].shape == (1000, 3)
+    assert [type(fit.family.meanfield) for fit in fits] == [Bernoulli, Mixed, Bernoulli, Mixed, Mixed, Gamma, Mixed]
+    assert [type(part) for part in fits[4].family.meanfield.parts] == [Gamma, Beta]
+    assert [type(part) for part in fits[6].family.meanfield.parts] == [Categorical, Gamma]
     assert all(np.isfinite(fit.history).all() for fit in fits)
+
+
+def test_a_deep_exponential_family_learns(run):
+    space = run("docs/discrete.md", 7)
+    x, learned = space["x"], space["learned"]
+    loss = eqx.filter_jit(space["loss"])
+    found = np.mean([loss(learned, jnp.asarray(x), jr.key(seed)) for seed in range(10)])
+    # Under the bound of independent Poissons at the data's means by far, and a bound all the same.
+    assert found < 0.6 * -poisson.logpmf(x, x.mean(0)).sum(1).mean()
+    model = learned[0]
+    z = model.sample_prior(jr.key(0), 20_000)
+
+    def log_evidence(own):
+        return logsumexp(model.log_likelihood(jnp.broadcast_to(own, (len(z), 6)), z)) - jnp.log(len(z))
+
+    assert found > -float(jax.jit(lambda x: jax.lax.map(log_evidence, x))(jnp.asarray(x)).mean()) - 0.1
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from scipy.stats import gamma, poisson
 
 import vgp
 from vgp.compiling import once
+from vgp.meanfield import Categorical, Gamma, Mixed
 from vgp.models.exponential import DEF
 
 COUNTS = 3
@@ -167,6 +168,48 @@ def test_bad_layers(message, key):
         DEF(COUNTS, latents, kinds, shape=shape, key=key)
 
 
+BAD_DATA = {
+    r"rows of 3 counts, got shape \(1, 4\)": np.ones((1, 4)),
+    r"rows of 3 counts, got shape \(3,\); pass \(n, 3\), one datapoint as x\[None\]": np.ones(3),
+    "whole numbers from 0 on, got -1": np.array([[2.0, -1.0, 0.0]]),
+    "whole numbers from 0 on, got 0.5": np.array([[2.0, 0.5, 0.0]]),
+    "whole numbers from 0 on, got nan": np.array([[2.0, np.nan, 0.0]]),
+}
+
+
+@pytest.mark.usefixtures("as_users_run_it")
+@pytest.mark.parametrize("message", BAD_DATA)
+def test_bad_data(message, key):
+    with pytest.raises(ValueError, match=message):
+        DEF(COUNTS, (2,), key=key).at(jnp.asarray(BAD_DATA[message]))
+
+
+def test_compiled_data_are_not_looked_at(key):
+    model = DEF(COUNTS, (2,), key=key)
+    found = jax.jit(lambda x: model.at(x).log_probs(jnp.ones((2, 2))))(jnp.ones((1, COUNTS)))
+    np.testing.assert_allclose(found, model.at(jnp.ones((1, COUNTS), int)).log_probs(jnp.ones((2, 2))), rtol=1e-5)
+
+
+def known(model, x, n=200_000):
+    """log p(x), and the posterior's mean, by a large sample of the prior."""
+    z = model.sample_prior(jr.key(1), n)
+    log_weights = model.log_likelihood(jnp.broadcast_to(x, (len(z), x.shape[-1])), z)
+    return logsumexp(log_weights) - np.log(len(z)), jax.nn.softmax(log_weights) @ z
+
+
+@pytest.mark.slow
+def test_a_small_count_that_the_data_pin_down():
+    # A Poisson is as wide as its mean tells, and its bound is tens of nats away; classes can be as sure as need be.
+    model = DEF(4, (2, 1), ("poisson",), shape=2.0, mean=jnp.full(4, 5.0), key=jr.key(0))
+    x = jnp.array([[2.0, 1.0, 9.0, 4.0]])
+    log_p, mean = known(model, x)
+    family = vgp.VGP(3, 8, 2, meanfield=Mixed((Categorical(6), 2), (Gamma(1), 1)), key=jr.key(2))
+    fit = vgp.fit(model.at(x), family, key=jr.key(0), steps=1500, progress=False)
+    assert log_p - 0.03 < fit.elbo.lower < log_p + 4 * fit.elbo.stderr + 0.01
+    assert fit.ess > 0.9
+    np.testing.assert_allclose(fit.sample(jr.key(1), 4000).mean(0), mean, atol=0.06)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gamma", "poisson"])
 def test_a_posterior_is_fitted(kind):
@@ -175,9 +218,7 @@ def test_a_posterior_is_fitted(kind):
     raw = [jnp.asarray(np.log(np.expm1(each)), float) for each in weights]
     model = eqx.tree_at(lambda m: (m.weights.raw, m.layers[0].raw), model, raw)
     x = jnp.array([[2.0, 1.0, 3.0, 2.0]])
-    z = model.sample_prior(jr.key(1), 200_000)
-    log_weights = model.log_likelihood(jnp.broadcast_to(x, (len(z), 4)), z)
-    shares, log_p = jax.nn.softmax(log_weights), logsumexp(log_weights) - np.log(len(z))
+    log_p, mean = known(model, x)
     fit = vgp.fit(model.at(x), key=jr.key(0), steps=800, progress=False)
     assert log_p - 0.3 < fit.elbo.lower < log_p + 4 * fit.elbo.stderr
-    np.testing.assert_allclose(fit.sample(jr.key(2), 5000).mean(0), shares @ z, rtol=0.05)
+    np.testing.assert_allclose(fit.sample(jr.key(2), 5000).mean(0), mean, rtol=0.05)

@@ -5,17 +5,24 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+import numpyro.distributions as dist
 import pytest
+from numpyro.distributions import constraints
 from problems import draws_of, exact_log_q, random_vgp
 
 import vgp
-from vgp.families import FactorAnalysis, Flow, FullRank, MeanField, Mixture
+from vgp.families import FactorAnalysis, Factorised, Flow, FullRank, MeanField, Mixture
+from vgp.gradients import DisARM
+from vgp.meanfield import Bernoulli, Categorical, Gamma, Mixed, Normal, StudentT
+from vgp.montecarlo import enumerate_states
 
 EXACT = {
     "mean-field": lambda key: MeanField(2, key=key),
     "full rank": lambda key: FullRank(2, key=key),
     "factor analysis": lambda key: FactorAnalysis(2, 1, key=key),
     "mixture": lambda key: Mixture(2, 3, key=key),
+    "factorised": lambda key: Factorised(2, Normal(2, "gp"), key=key),
+    "factorised, not Gaussian": lambda key: Factorised(2, StudentT(2), key=key),
     "flow": lambda key: Flow(2, "iaf", key=key),
 }
 
@@ -46,6 +53,39 @@ def test_draws_follow_the_density(name, key):
     log_prob = eqx.filter_jit(lambda z: family.log_prob(z))
     np.testing.assert_allclose(log_q[:50], log_prob(z[:50]), atol=1e-3)
     assert histogram_agrees(z, log_prob)
+
+
+def test_discrete_draws_of_a_product_follow_its_density():
+    family = moved(Factorised(3, Mixed((Bernoulli(), 1), (Categorical(3), 2)), key=jr.key(0)), jr.key(7))
+    states = jnp.asarray(enumerate_states([2, 3, 3]), float)
+    z, log_q, score = family.draw(jr.key(1), 20_000)
+    mass = np.exp(family.log_prob(states))
+    assert mass.sum() == pytest.approx(1.0, abs=1e-5)
+    shares = (np.asarray(z)[:, None] == np.asarray(states)).all(-1).mean(0)
+    assert (np.abs(shares - mass) < 5 * np.sqrt(mass / 20_000)).all()
+    np.testing.assert_allclose(log_q[:50], family.log_prob(z[:50]), atol=1e-4)
+    np.testing.assert_allclose(score, log_q, atol=1e-4)
+
+
+def test_a_product_is_fitted(tmp_path):
+    # The posterior is itself a product, so that the bound reaches the evidence and the log density is exact.
+    def log_density(z):
+        return z["on"] @ jnp.array([1.0, -0.5]) + dist.Gamma(3.0, 2.0).log_prob(z["rate"])
+
+    kinds = {"on": constraints.boolean, "rate": constraints.positive}
+    target = vgp.target(log_density, {"on": jnp.zeros(2), "rate": 1.0}, kinds).kept("rate")
+    family = Factorised(3, Mixed((Bernoulli(), 2), (Gamma(1), 1)), key=jr.key(0))
+    fit = vgp.fit(target, family, key=jr.key(0), steps=800, progress=False)
+    assert isinstance(fit.settings.gradient, DisARM)
+    log_p = np.log1p(np.exp(1.0)) + np.log1p(np.exp(-0.5))
+    assert fit.elbo.lower == pytest.approx(log_p, abs=0.02) and fit.elbo.upper == pytest.approx(fit.elbo.lower)
+    fit.save(tmp_path / "fit")
+    np.testing.assert_array_equal(
+        vgp.load(tmp_path / "fit", target).sample(jr.key(1), 5)["on"], fit.sample(jr.key(1), 5)["on"]
+    )
+    found = fit.log_prob({"on": jnp.array([[1.0, 0.0]]), "rate": jnp.array([1.2])}, jr.key(1))
+    exact = 1.0 + dist.Gamma(3.0, 2.0).log_prob(1.2) - log_p
+    assert float(found.value[0]) == pytest.approx(float(exact), abs=0.05) and found.stderr[0] == 0
 
 
 @pytest.mark.parametrize("latent_dim", [1, 2])

@@ -125,6 +125,26 @@ def case(request):
     return name, meanfield, z, [np.asarray(x, float) for x in found(meanfield, *inputs(meanfield))]
 
 
+def test_classes_may_stand_for_counts():
+    counts, others = [("n", constraints.nonnegative_integer, 2)], [("n", constraints.integer_interval(0, 4), 2)]
+    for classes in (2, 5):
+        check(Categorical(classes), counts)
+        check(Mixed((Categorical(classes), 1), (Poisson(), 1)), counts)
+    for meanfield in (Bernoulli(), Normal(2), Beta(2), Gamma(2)):
+        with pytest.raises(ValueError, match="'n' lies in the whole numbers from 0 on, and the family in"):
+            check(meanfield, counts)
+    for meanfield in (Categorical(4), Poisson()):  # fewer classes than there are, and more
+        with pytest.raises(ValueError, match="'n' lies in the whole numbers 0 to 4, and the family in the whole"):
+            check(meanfield, others)
+
+
+def test_counts_beyond_the_classes_have_no_mass():
+    q = Categorical(3).given(jnp.zeros(4), None)
+    beyond = q.each(jnp.array([[0.0, 2.0], [3.0, 1.0], [2.0, 40.0]]))
+    np.testing.assert_allclose(beyond[0], -np.log(3), rtol=1e-4)
+    np.testing.assert_array_equal(np.isneginf(beyond), [[False, False], [True, False], [False, True]])
+
+
 def test_probabilities_sum_to_one(case):
     *_, (mass, _, log_prob, _, each) = case
     np.testing.assert_allclose(mass.sum(0), 1.0, atol=2e-3)

@@ -15,6 +15,7 @@ from numpyro.distributions import constraints
 
 import vgp
 from vgp.bounds import Importance
+from vgp.families import Factorised
 from vgp.gradients import ARM, VIMCO, DisARM, LocalExpectations, Pathwise, ScoreFunction
 from vgp.kernels import ARD
 from vgp.meanfield import Bernoulli, Categorical, Mixed, Normal
@@ -165,6 +166,10 @@ CASES = [
 ]
 
 
+PRODUCT = [ScoreFunction(baseline, rb) for baseline in ("none", "mean", "optimal") for rb in (False, True)]
+PRODUCT += [ARM(), DisARM(), LocalExpectations()]
+
+
 def named(value):
     if isinstance(value, ScoreFunction):
         return f"{value.baseline}{'-blackwell' if value.rao_blackwell else ''}"
@@ -181,6 +186,24 @@ def test_unbiased(coins, gradient, inner, outer):
     exact = flat_gradient(coins_exactly(inner, outer), coins)
     found = by_estimator(COINS, coins, Importance(inner=inner, outer=outer), gradient, 200, 512)
     assert_same(found, exact)
+
+
+@pytest.mark.parametrize("outer", [1, 2])
+def test_unbiased_for_a_product(outer):
+    # There is no ξ, so that all estimators cost little: the bound is a sum over the states, and over pairs of them.
+    family = moved(Factorised(2, Bernoulli(), key=jr.key(0)), jr.key(1))
+    chosen = jnp.asarray(list(itertools.product(itertools.product([0.0, 1.0], repeat=2), repeat=outer)))
+
+    def exactly(family):
+        log_q = jax.vmap(family.log_prob)(chosen)
+        ratios = jax.vmap(COINS.log_probs)(chosen) - log_q
+        return jnp.sum(jnp.exp(log_q.sum(1)) * (logsumexp(ratios, axis=1) - jnp.log(outer)))
+
+    exact = flat_gradient(exactly, family)
+    estimators = [ScoreFunction("none", False), VIMCO()] if outer > 1 else PRODUCT
+    bounds = Importance(inner=3, outer=outer)
+    for gradient in estimators:
+        assert_same(by_estimator(COINS, family, bounds, gradient, 200, 1024), exact)
 
 
 @pytest.mark.parametrize(

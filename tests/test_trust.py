@@ -150,11 +150,11 @@ def saved(tmp_path_factory):
     return path
 
 
-def told(path, khat, family, elbo=(-0.1, -0.1, 0.01)):
+def told(path, khat, family, elbo=(-0.1, -0.1, 0.01), **measured):
     """The status of the saved fit, had it been of this family and these measured."""
     fit = vgp.load(path)
     fit.family = family
-    fit._measured.update(khat=khat, elbo=elbo)
+    fit._measured.update(khat=khat, elbo=elbo, **measured)
     return str(fit.status).removeprefix(fit.status.ending).strip()
 
 
@@ -185,6 +185,17 @@ def test_draws_at_impossible_values_are_not_trusted(saved, lower):
     sentence = told(saved, -0.01, vgp.VGP(2, 4, key=jr.key(1)), elbo=(lower, lower, 0.0))
     assert sentence.startswith(f"The ELBO is {lower}: ") and "cannot be trusted; constrain the values" in sentence
     assert "can be trusted" not in sentence
+
+
+@pytest.mark.parametrize(("khat", "ess"), [(0.6, 0.03), (0.2, 0.09)])
+def test_few_draws_that_count_are_told(saved, khat, ess):
+    assert told(saved, khat, vgp.VGP(2, 4, key=jr.key(1)), ess=ess) == (
+        f"k-hat {khat:.2f}, but the effective sample size is only {ess} per draw: most draws lie where the posterior "
+        "has little mass; raise num_data, choose a mean-field that can be as narrow as the posterior (vgp.meanfield), "
+        "or use many draws of fit.sample(..., resample=True)."
+    )
+    assert "fit a vgp.VGP" in told(saved, khat, FullRank(2, key=jr.key(1)), ess=ess)
+    assert "effective" not in told(saved, khat, vgp.VGP(2, 4, key=jr.key(1)), ess=0.11)
 
 
 def test_other_families_are_told_of_the_vgp(saved):

@@ -164,7 +164,10 @@ class Importance(AbstractBound):
             raise TypeError("StickingTheLanding is biased with outer > 1; use DoublyReparameterised().")
         target, family = whitened(target, family)
         if isinstance(family, AbstractExact):
-            return self._exact(target, family, key, n, gradient)
+            if (view := family.view()) is None:
+                return self._exact(target, family, key, n, gradient)
+            drawn = draw(view, key, n * self.outer)  # inner samples would have nothing to tighten
+            return Importance(0, self.outer, self.split)._scored(target, view, *drawn, gradient)
         view = _hierarchical(family, "Importance").view(collapse=self.collapse)
         z, y, conditional, inner_key = draw(view, key, n * self.outer)
         if needs_score(conditional):

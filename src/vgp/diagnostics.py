@@ -41,8 +41,10 @@ class LogRatios(NamedTuple):
 
     @property
     def elbo(self) -> Elbo:
-        mean, spread = self.lower.mean(dtype=np.float64), self.lower.std(dtype=np.float64)
-        return Elbo(float(mean), float(self.upper.mean(dtype=np.float64)), float(spread / np.sqrt(len(self.lower))))
+        with np.errstate(invalid="ignore"):  # an impossible draw has a ratio of −inf, and the spread is then NaN
+            mean, spread = self.lower.mean(dtype=np.float64), self.lower.std(dtype=np.float64)
+            upper = self.upper.mean(dtype=np.float64)
+        return Elbo(float(mean), float(upper), float(spread / np.sqrt(len(self.lower))))
 
 
 def log_ratios(

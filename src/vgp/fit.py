@@ -23,7 +23,7 @@ from .compiling import once
 from .families import VGP, AbstractFamily, Place
 from .gp import Grid
 from .gradients import AbstractGradient
-from .result import Fit, Settings, read_run
+from .result import CHECK, PENALISE, Fit, Settings, read_run
 from .target import Target, Values
 from .targets import StreamTarget, target as make_target
 
@@ -228,7 +228,7 @@ def proceed(target, family, settings, transformation, state, history, seconds, p
     )
     made = result(*outcome)
     if outcome.ending == "diverged":
-        made = made.because(_culprit(step, made.family, outcome.state, settings))
+        made = made.because(*_culprit(step, made.family, outcome.state, settings))
     if checkpoint is not None:
         save(made)
     return made
@@ -240,25 +240,28 @@ def _check_key(key):
         raise TypeError(f"key must be one typed key, got {got}; write jax.random.key(0), not jax.random.PRNGKey(0).")
 
 
-def _culprit(step: Step, family, state, settings) -> str:
-    # What was not finite: the log density at a point, or the gradient of a parameter.
+def _culprit(step: Step, family, state, settings) -> tuple[str, str]:
+    # What was not finite, the log density at a point or the gradient of a parameter, and what to do.
     key = state.key if settings.restarts == 1 else state.key[int(np.argmax(state.streak))]
     z = family.sample(key, 4 * settings.draws)
     log_p = np.asarray(step.target.log_probs(z))
     bad = np.flatnonzero(~np.isfinite(log_p))
     if bad.size:
-        return f"the log density is {log_p[bad[0]]} at {shown(step.target, z[bad[0]])}"
+        discrete = any(support.is_discrete for _, support, _ in step.target.supports())
+        impossible = discrete and np.isneginf(log_p[bad[0]])
+        told = f"the log density is {log_p[bad[0]]} at {shown(step.target, z[bad[0]])}"
+        return told, PENALISE if impossible else CHECK
     slope = np.asarray(jax.vmap(jax.grad(step.target.log_prob))(z))
     bad = np.flatnonzero(~np.isfinite(slope).all(axis=1))
     if bad.size:
-        return f"the gradient of the log density is not finite at {shown(step.target, z[bad[0]])}"
+        return f"the gradient of the log density is not finite at {shown(step.target, z[bad[0]])}", CHECK
     params, static = eqx.partition(family, eqx.is_inexact_array)
     step = eqx.tree_at(lambda s: s.assemble, step, Assemble(static, None, None))
     gradient = jax.grad(lambda p: step.bound(p, key, state.step.reshape(-1)[0]))(params)
     for path, leaf in jax.tree_util.tree_flatten_with_path(gradient)[0]:
         if not bool(jnp.all(jnp.isfinite(leaf))):
-            return f"the gradient of the parameter 'family{jax.tree_util.keystr(path)}' is not finite"
-    return "the bound is not finite now and then"
+            return f"the gradient of the parameter 'family{jax.tree_util.keystr(path)}' is not finite", CHECK
+    return "the bound is not finite now and then", CHECK
 
 
 def members(fitted: Fit) -> list[AbstractFamily]:

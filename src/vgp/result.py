@@ -25,6 +25,10 @@ from .meanfield.matching import check
 from .target import Target, Values
 from .trust import DISAGREE, verdict
 
+CHECK = "Check the log density there, or use a smaller learning rate: optimizer=optax.adam(1e-3)."
+# A step of another size cannot help where q draws what is impossible: only a penalty has a slope to learn from.
+PENALISE = "Give values that are impossible a large finite penalty instead, such as a log density of -1000."
+
 
 class Settings(eqx.Module):
     """How a fit was made: what a resumed run must share with the one that was saved."""
@@ -99,10 +103,11 @@ class Fit:
         status = _status(ending, settings, state, history)
         return cls(target, assemble(params), settings, state, history, status, seconds)
 
-    def because(self, reason: str) -> "Fit":
-        """The same fit, with the reason of its divergence in the status."""
+    def because(self, reason: str, advice: str) -> "Fit":
+        """The same fit, with the reason of its divergence in the status, and what to do about it."""
         ended = self._ended
-        self._ended = Status(ended.name, ended.ending.replace("something was not finite", reason))
+        ending = ended.ending.replace("something was not finite", reason).replace(CHECK, advice)
+        self._ended = Status(ended.name, ending)
         return self
 
     # ------------------------------------------------------------ diagnostics
@@ -339,8 +344,7 @@ def _status(ending: str, settings: Settings, state: State, history: np.ndarray) 
         "raise steps, or go on with fit.resume(steps=...).",
         "interrupted": f"Interrupted after {steps} steps; this is what was learned until then, "
         "and fit.resume() goes on.",
-        "diverged": f"Diverged after {steps} steps: something was not finite; the last good state is kept. "
-        "Check the log density there, or use a smaller learning rate: optimizer=optax.adam(1e-3).",
+        "diverged": f"Diverged after {steps} steps: something was not finite; the last good state is kept. {CHECK}",
     }
     sentence = sentences[ending]
     if skipped and ending != "diverged":

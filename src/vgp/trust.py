@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 GOOD, USABLE = 0.5, 0.7  # Pareto k-hat, as in Vehtari et al.
 DISAGREE = 0.1  # nats between restarts
+FEW = 0.1  # effective sample size, as a share of the draws, below which draws as they are say little of the posterior
 EVEN = 0.95  # effective sample size, as a share of the draws, above which weights are as good as equal
 WIDE = 0.5  # nats between the sides of the sandwich
 
@@ -34,7 +35,7 @@ def verdict(fit: "Fit") -> str:
             sentences.append(f"{told}; they are combined with the weights {shares}.")
     if not known(fit, "khat"):
         return " ".join(sentences)
-    khat = fit.khat
+    khat, richer = fit.khat, "raise num_data" if isinstance(fit.family, VGP) else "fit a vgp.VGP"
     if known(fit, "elbo") and not np.isfinite(fit.elbo.lower):
         sentences.append(
             f"The ELBO is {fit.elbo.lower}: the approximation has draws where the log density is not finite, and "
@@ -44,9 +45,15 @@ def verdict(fit: "Fit") -> str:
     if np.isnan(khat):
         sentences.append("k-hat could not be measured: the log density is not finite at the fit's own draws.")
     elif khat > USABLE:
-        richer = "raise num_data" if isinstance(fit.family, VGP) else "fit a vgp.VGP"
         sentences.append(
             f"k-hat {khat:.2f}: the approximation misses tail mass; {richer} or use fit.sample(..., resample=True)."
+        )
+    elif known(fit, "ess") and fit.ess < FEW:
+        # A q that is wide where p is narrow hides nothing from k-hat, and yet most of its draws are not p's.
+        sentences.append(
+            f"k-hat {khat:.2f}, but the effective sample size is only {fit.ess:.2g} per draw: most draws lie where the "
+            f"posterior has little mass; {richer}, choose a mean-field that can be as narrow as the posterior "
+            "(vgp.meanfield), or use many draws of fit.sample(..., resample=True)."
         )
     elif khat > GOOD and known(fit, "ess") and fit.ess > EVEN:
         sentences.append(

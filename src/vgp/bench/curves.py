@@ -1,6 +1,7 @@
 """A family after some steps of training with one estimator or another, at equal cost."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from threadpoolctl import threadpool_limits
 from .. import loop, optimizers
 from ..bounds import Importance
 from ..compiling import alone
-from ..families import VGP
+from ..families import AbstractFamily
 from ..fit import Assemble, Step
 from ..gradients import AbstractGradient
 from ..result import Settings
@@ -20,14 +21,14 @@ from .variance import draws
 
 def trained(
     target: Target,
-    family: VGP,
+    family: AbstractFamily,
     gradient: AbstractGradient,
     key: PRNGKeyArray,
     marks: Sequence[int],
     *,
     evaluations: int,
     inner: int = 16,
-) -> list[VGP]:
+) -> list[Any]:
     """The family after so many steps as `vgp.fit` takes them, of `evaluations` of log p each.
 
     The learning rate falls towards the last mark, and nothing stops before.
@@ -38,7 +39,7 @@ def trained(
     settings = Settings(Importance(inner=inner), gradient, "adam", each, 1, None, marks[-1], True)
     step = Step(target, assemble, settings, optimizer)
     state = loop._own(loop.init(params, optimizer, key, marks[-1]))
-    found: list = []
+    found = []
     with threadpool_limits(1, "blas"):
         for mark in marks:
             state = _advance(step, state, jnp.asarray(mark - int(state.step)))

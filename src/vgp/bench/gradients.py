@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 
 from ..experiments.records import setting, text
-from ..families import VGP
+from ..families import VGP, Factorised
 from ..gradients import ARM, VIMCO, AbstractGradient, DisARM, LocalExpectations, ScoreFunction
 from ..plots import BLUE, GREY, ORANGE, Picture
 from .curves import trained
@@ -126,7 +126,9 @@ def _measured(console: Console, name: str, problem: Enumerable, sizes: Sizes) ->
     return {"curves": curves, "variances": stages}
 
 
-def _curve(problem: Enumerable, label: str, seed: int, sizes: Sizes) -> tuple[list[float], list[VGP]]:
+def _curve(
+    problem: Enumerable, label: str, seed: int, sizes: Sizes
+) -> tuple[list[float], list[VGP] | list[Factorised]]:
     # The same family and the same noise to start from, whatever the estimator.
     start = jr.key(seed)
     family = factorised(problem.dim, start) if label == FACTORISED else vgp(problem.dim, sizes.num_data, start)
@@ -137,7 +139,7 @@ def _curve(problem: Enumerable, label: str, seed: int, sizes: Sizes) -> tuple[li
     return [problem.divergence(one, jr.key(200 + seed), sizes.draws) for one in families], families
 
 
-def _variances(problem: Enumerable, family: VGP, sizes: Sizes) -> dict[str, Any]:
+def _variances(problem: Enumerable, family: VGP | Factorised, sizes: Sizes) -> dict[str, Any]:
     def found(estimators: dict[str, AbstractGradient], outer: int) -> dict[str, Gradients]:
         same = {"evaluations": sizes.evaluations, "batches": sizes.batches, "inner": sizes.inner, "outer": outer}
         return {

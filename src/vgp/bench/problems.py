@@ -10,8 +10,7 @@ import numpy as np
 from jax.nn import log_sigmoid, logsumexp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..families import VGP
-from ..gp import ARD
+from ..families import VGP, Factorised
 from ..meanfield import Bernoulli
 from ..montecarlo import enumerate_states, enumerated, kl
 from ..target import Target
@@ -50,7 +49,7 @@ class Enumerable(NamedTuple):
     def dim(self) -> int:
         return self.target.dim
 
-    def divergence(self, family: VGP, key: PRNGKeyArray, draws: int) -> float:
+    def divergence(self, family: VGP | Factorised, key: PRNGKeyArray, draws: int) -> float:
         """KL(q ‖ p), with q(z) the mean of q(z | ξ) over draws of ξ, at all states."""
         log_q = np.asarray(_log_q(family, self.states, jr.split(key, -(-draws // DRAWS))), float)
         return kl(log_q, self.log_p)
@@ -62,8 +61,8 @@ def _looked_up(z: Float[Array, " d"], table: Float[Array, "s t"]) -> Float[Array
 
 
 @eqx.filter_jit
-def _log_q(family: VGP, states, keys) -> Float[Array, " s"]:
-    view = family.view()
+def _log_q(family: VGP | Factorised, states, keys) -> Float[Array, " s"]:
+    view: Any = family.view()
 
     def some(key):
         conditional: Any = view.conditional(view.sample_latent(key, DRAWS))
@@ -79,6 +78,6 @@ def vgp(dim: int, num_data: int, key: PRNGKeyArray) -> VGP:
     return VGP(dim, num_data, meanfield=Bernoulli(), key=key)
 
 
-def factorised(dim: int, key: PRNGKeyArray) -> VGP:
-    """A VGP with nothing to vary in: its probabilities do not depend on ξ, so that q is a product."""
-    return VGP(dim, 0, 1, kernel=ARD(1e-6, np.ones(1)), mean="zero", meanfield=Bernoulli(), key=key)
+def factorised(dim: int, key: PRNGKeyArray) -> Factorised:
+    """A product of as many Bernoullis."""
+    return Factorised(dim, Bernoulli(), key=key)

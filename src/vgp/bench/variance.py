@@ -11,9 +11,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..bounds import Importance, log_q_upper
 from ..compiling import alone
-from ..families import VGP
+from ..families import VGP, AbstractFamily
 from ..gradients import ARM, AbstractGradient, DisARM, LocalExpectations
 from ..target import Target
+
+CLEAR = 4.0  # standard errors from zero that a gradient has to be for another to be a share of it
 
 
 def draws(gradient: AbstractGradient, evaluations: int, outer: int = 1, variables: int = 1) -> int:
@@ -27,7 +29,8 @@ def draws(gradient: AbstractGradient, evaluations: int, outer: int = 1, variable
 class Agreement(NamedTuple):
     """A mean gradient along another: as a share of that one, with a standard error, and how many standard errors `off`.
 
-    The share is 1 where they agree, and says nothing where the other is as good as zero, as at an optimum.
+    The share is 1 where they agree, and its error is what it is there. Where the other is as good as zero, as at an
+    optimum, a share says nothing, and is NaN.
     """
 
     share: float
@@ -52,9 +55,10 @@ class Gradients(NamedTuple):
         half = len(other.each) // 2
         direction = other.each[:half].mean(axis=0)
         (mine, my_error), (theirs, their_error) = (_mean(g @ direction) for g in (self.each, other.each[half:]))
-        share = mine / theirs
-        stderr = np.hypot(my_error, share * their_error) / abs(theirs)
-        return Agreement(share, float(stderr), float((mine - theirs) / np.hypot(my_error, their_error)))
+        error = float(np.hypot(my_error, their_error))
+        known = abs(theirs) > CLEAR * their_error
+        share, stderr = (mine / theirs, error / abs(theirs)) if known else (float("nan"),) * 2
+        return Agreement(share, stderr, (mine - theirs) / error)
 
 
 def _mean(values: np.ndarray) -> tuple[float, float]:
@@ -63,7 +67,7 @@ def _mean(values: np.ndarray) -> tuple[float, float]:
 
 def estimates(
     target: Target,
-    family: VGP,
+    family: AbstractFamily,
     gradient: AbstractGradient,
     key: PRNGKeyArray,
     *,

@@ -6,6 +6,7 @@ from .base import (
     AbstractHierarchical as AbstractHierarchical,
 )
 from .factor import FactorAnalysis as FactorAnalysis
+from .factorised import Factorised as Factorised
 from .flow import Flow as Flow
 from .gaussian import FullRank as FullRank, MeanField as MeanField
 from .mixture import Mixture as Mixture

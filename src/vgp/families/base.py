@@ -70,6 +70,12 @@ def whitened(target: Target, family: AbstractFamily) -> tuple[Target, AbstractFa
 class AbstractExact(AbstractFamily):
     """A family with a density. Give `_draw` and `_log_prob`."""
 
+    def view(self) -> "AbstractView | None":
+        """Independent variables, some with draws that cannot be followed, as estimators with a score want them: given a
+        latent of no dimensions. None for all other families.
+        """
+        return None
+
     @abc.abstractmethod
     def _draw(self, key: PRNGKeyArray, n: int) -> "Draw": ...
 

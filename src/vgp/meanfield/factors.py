@@ -102,5 +102,7 @@ def _log_prob(block, z):
     if block.support.is_discrete:
         z = jax.lax.stop_gradient(z)
     if isinstance(block, dist.CategoricalLogits):
-        z = z.astype(jnp.int32)
+        k = z.astype(jnp.int32)
+        inside = (k >= 0) & (k < jnp.shape(block.logits)[-1])  # for counts there is something beyond
+        return jnp.where(inside, block.log_prob(jnp.where(inside, k, 0)), -jnp.inf)
     return block.log_prob(z)

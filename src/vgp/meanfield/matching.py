@@ -26,15 +26,20 @@ def matching(supports: list[tuple[str, Support, int]]) -> AbstractMeanField:
 def check(
     meanfield: AbstractMeanField,
     supports: list[tuple[str, Support, int]],
-    advice: str = "use a vgp.VGP with a mean-field of that support (vgp.meanfield), or leave the family out to have "
-    "one chosen",
+    advice: str = "use a vgp.VGP or vgp.families.Factorised with a mean-field of that support (vgp.meanfield), or "
+    "leave the family out to have one chosen",
 ) -> None:
-    """Refuses a mean-field whose support is not that of the variables it would be of, by their name."""
+    """Refuses a mean-field whose support is not that of the variables it would be of, by their name.
+
+    A `Categorical` may stand for counts all the same. It leaves out those beyond its classes, and what is inside the
+    support is as good a bound; it is there because no mean-field of all counts is narrower than a Poisson. Elsewhere
+    there is one of the whole support that is as narrow as need be, and one that leaves values out is a slip.
+    """
     total = sum(size for *_, size in supports)
     own = [support for support, size in meanfield.supports for _ in range(total if size is None else size)]
     wanted = [(name, support) for name, support, size in supports for _ in range(size)]
     for (name, support), given in zip(wanted, own, strict=True):
-        if _kind(support) != _kind(given):
+        if _kind(support) != _kind(given) and not _few_of(support, given):
             raise ValueError(f"{_lie(name)} in {told(support)}, and the family in {told(given)}; {advice}.")
 
 
@@ -42,6 +47,12 @@ def told(support: Support) -> str:
     """A support in words."""
     kind, *limits = _kind(support)
     return f"{kind} {limits[0]} to {limits[1]}" if limits else kind
+
+
+def _few_of(support: Support, given: Support) -> bool:
+    # The classes of a Categorical for counts, which have no limit: q gives no mass to what lies beyond.
+    classes = isinstance(given, type(constraints.integer_interval(0, 1))) and _limit(given, "lower_bound") == 0
+    return support is constraints.nonnegative_integer and classes
 
 
 def _lie(name: str) -> str:

@@ -1,0 +1,31 @@
+"""What all tables need: the records, and Markdown."""
+
+import json
+import statistics
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+SIDES = ("bound", "estimate", "train_bound")  # of a record
+
+
+def record(name: str):
+    return json.loads((ROOT / "results" / f"{name}.json").read_text())
+
+
+def table(head, rows) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def small(rows, named) -> str:
+    """Families on small images: means over the seeds, and the range of the bound."""
+    out = []
+    for name in dict.fromkeys(map(named, rows)):
+        mine = [row for row in rows if named(row) == name]
+        bounds = [row["bound"] for row in mine]
+        mean = {key: statistics.fmean(row[key] for row in mine) for key in ("bound", "estimate", "train", "seconds")}
+        spread = f"{mean['bound']:.2f} ({min(bounds):.2f} to {max(bounds):.2f})"
+        out.append([name, spread, f"{mean['estimate']:.2f}", f"{mean['train']:.2f}", f"{mean['seconds']:.0f}"])
+    return table(["q(z \\| x)", "test bound (seeds)", "−log p, 500 samples", "training bound", "seconds"], out)

@@ -1,0 +1,106 @@
+"""Tables of docs/draw.md."""
+
+from vgp.experiments.begun import epochs_before
+from vgp.experiments.published import MNIST
+from vgp.experiments.table import markdown, read
+
+from .common import ROOT, SIDES, record, table
+
+
+def sketch() -> str:
+    """Table 2 of the paper, with our records."""
+    return markdown("sketch", ROOT / "results")
+
+
+def branched() -> str:
+    """Runs on sketches as plain DRAW and with a VGP that began with the same one: bound · −log p · training bound."""
+    found = [r for r in read(ROOT / "results", "sketch") if r["configuration"].get("tail") == 1.0]
+    by = {(r["configuration"]["begun"], r["epochs"], r["row"]): r for r in found}
+    rows = []
+    for begun, epochs in sorted({key[:2] for key in by}, key=lambda key: (epochs_before(key[0]) + key[1], key[1])):
+        plain, vgp = (by.get((begun, epochs, row)) for row in ("draw-sketch", "draw-sketch-vgp"))
+        if plain and vgp:
+            rows.append([epochs_before(begun) + epochs, epochs, *_pair(plain, vgp)])
+    return table(["epochs", "of them apart", *PAIR], rows)
+
+
+PAIR = ("plain DRAW", "DRAW + VGP", "the VGP is ahead by, in the bound", "in −log p")
+
+
+def _pair(plain, vgp) -> list[str]:
+    figures = [" · ".join(f"{r[key]:.2f}" for key in SIDES) for r in (plain, vgp)]
+    return figures + [f"{plain[key] - vgp[key]:.2f}" for key in SIDES[:2]]
+
+
+def alone() -> str:
+    """Runs on sketches as plain DRAW and with a VGP, each from its own start: bound · −log p · training bound."""
+    found = [r for r in read(ROOT / "results", "sketch") if not r["configuration"]["begun"]]
+    by = {(r["configuration"]["optimizer"], r["epochs"], r["row"]): r for r in found}
+    rows = []
+    for optimizer, epochs in sorted({key[:2] for key in by}):
+        plain, vgp = (by.get((optimizer, epochs, row)) for row in ("draw-sketch", "draw-sketch-vgp"))
+        if plain and vgp:
+            rates = " and ".join(dict.fromkeys(f"{r['configuration']['rate']:g}" for r in (plain, vgp)))
+            rows.append([optimizer.capitalize(), rates, _kind(vgp), epochs, *_pair(plain, vgp)])
+    return table(["optimiser", "rate, plain and VGP", "the VGP", "epochs", *PAIR], rows)
+
+
+def _kind(vgp) -> str:
+    own = vgp["configuration"]
+    network = "r a network" if own["auxiliary_width"] else "r without a network"
+    return f"rank {own['rank']}, {network}, K = {own['inner'][-1][1]}"
+
+
+def apart() -> str:
+    """DRAW on MNIST after each stage of training: bound, −log p, training bound, and what the paper has."""
+    found = read(ROOT / "results", "mnist")
+    published = {entry.row: float(entry.paper[0].printed) for entry in MNIST.entries if entry.paper}
+    names = ("draw", "draw-vgp")
+    by = {(epochs_before(r["configuration"]["begun"]) + r["epochs"], r["row"]): r for r in found if r["row"] in names}
+    rows = []
+    for epochs in sorted({epochs for epochs, _ in by if all((epochs, name) in by for name in names)}):
+        plain, vgp = (by[epochs, name] for name in names)
+        for r in (plain, vgp):
+            own, figures = r["configuration"], [f"{r[key]:.2f}" for key in SIDES]
+            ahead = f"{plain['bound'] - vgp['bound']:.2f}" if r is vgp else ""
+            how = f"{own['optimizer'].capitalize()}, {own['rate']:g}" + (f", {_kind(r)}" if r is vgp else "")
+            more = [r["bound"] - r["train_bound"], r["bound"] - published[r["row"]]]
+            rows.append([epochs, r["row"], how, *figures, ahead, *(f"{gap:.2f}" for gap in more)])
+    head = ["epochs", "row", "this stage by", "bound", "−log p", "training bound", "ahead of `draw` by"]
+    return table([*head, "bound less training bound", "bound less the paper's"], rows)
+
+
+def launches() -> str:
+    """Operations that a training step of each row starts on a GPU."""
+    rows = record("launches")["figures"]
+    return table(
+        ["row", "batch", "K", "launches a step"],
+        [[r["row"], r["batch"], r["inner"], f"{r['launches']:.0f}"] for r in rows],
+    )
+
+
+def draw() -> str:
+    """Milliseconds of a training step of DRAW."""
+    return _steps(record("draw")["figures"])
+
+
+def tried() -> str:
+    """The same of what was tried to make it quicker, in a run of its own."""
+    return _steps(record("draw-tried")["figures"])
+
+
+def _steps(rows) -> str:
+    head = ["step", "ms", "of plain DRAW's", "launches"]
+    out = [[r["name"], f"{r['ms']:.2f}", f"{r['ratio']:.2f}", f"{r['launches']:.0f}"] for r in rows]
+    if any("floor" in r for r in rows):  # no step has one in records of before it was counted
+        head += ["operations and bytes it cannot do without", "its launches in a chain, ms"]
+        for cells, row in zip(out, rows, strict=True):
+            cells += _floor(row.get("floor"))
+    return table(head, out)
+
+
+def _floor(floor) -> list[str]:
+    if not floor:
+        return ["—", "—"]
+    told = f"{floor['gigaflops']:.0f} GFLOP, {floor['megabytes']:.0f} MB: {floor['ms']:.2f} ms"
+    return [told, f"{floor['launches_ms']:.2f}"]

@@ -292,6 +292,10 @@ def test_impossible_values_are_named_and_a_penalty_advised():
     assert fitted.status.name == "diverged"
     assert "the log density is -inf at {'n': " in fitted.status.ending
     assert "a large finite penalty instead" in fitted.status.ending and "learning rate" not in fitted.status.ending
+    assert not np.isfinite(fitted.elbo.lower) and "cannot be trusted" in str(fitted.status)
+    assert str(fitted.status).count("penalty") == 1
+    (told,) = [line for line in fitted.summary().splitlines() if line.startswith("k-hat  ")]
+    assert told.endswith("do not trust (the ELBO is not finite)")
 
 
 @pytest.mark.filterwarnings("error")

@@ -37,7 +37,9 @@ def _header(fit: Fit) -> Iterator[tuple[str, str]]:
     if known(fit, "elbo"):
         yield "ELBO", sandwich(*fit.elbo)
     if known(fit, "khat"):
-        yield "k-hat", _verdict(fit.khat, isinstance(family, VGP))
+        finite = not known(fit, "elbo") or math.isfinite(fit.elbo.lower)
+        told = "do not trust (the ELBO is not finite)"
+        yield "k-hat", _verdict(fit.khat, isinstance(family, VGP)) if finite else f"{fit.khat:.2f}  {told}"
     if known(fit, "ess"):
         yield "sample size", f"{fit.ess:.2f} effective draws per draw, by importance weights"
     if known(fit, "khat_extended") and not isinstance(family, AbstractExact):

@@ -37,10 +37,10 @@ def verdict(fit: "Fit") -> str:
         return " ".join(sentences)
     khat, richer = fit.khat, "raise num_data" if isinstance(fit.family, VGP) else "fit a vgp.VGP"
     if known(fit, "elbo") and not np.isfinite(fit.elbo.lower):
-        sentences.append(
-            f"The ELBO is {fit.elbo.lower}: the approximation has draws where the log density is not finite, and "
-            "cannot be trusted; constrain the values, or give what is impossible a large finite penalty."
-        )
+        told = "the approximation has draws where the log density is not finite, and cannot be trusted"
+        advice = "; constrain the values, or give what is impossible a large finite penalty"
+        diverged = fit._ended.name == "diverged"  # which has said what to do
+        sentences.append(f"The ELBO is {fit.elbo.lower}: {told}{'' if diverged else advice}.")
         return " ".join(sentences)
     if np.isnan(khat):
         sentences.append("k-hat could not be measured: the log density is not finite at the fit's own draws.")

@@ -11,6 +11,8 @@ either r, of a planar flow of 80 steps, and of the VGP with shared inputs; all a
 import dataclasses
 import sys
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.random as jr
@@ -25,7 +27,7 @@ from vgp.experiments.optimizer import optimizer_of
 from vgp.experiments.parameters import Parameters
 from vgp.experiments.step import TrainStep
 
-SIDE, SEEDS = 14, 2
+SIDE, SEEDS, QUICK = 14, 2, "--quick" in sys.argv
 COMMON = {"architecture": "small", "batch": 100, "epochs": 20}
 VGP, HVM = (dataclasses.replace(rows.find(name), latent_dim=20) for name in ("dlgm1-vgp", "dlgm1-hvm"))
 EACH, PLAIN = {"num_data": 32}, {"linearised": 0}
@@ -94,18 +96,25 @@ def one(name: str, row: rows.Row, images: Images, seed: int) -> dict[str, float 
     }
 
 
-def main() -> None:
-    rows.ARCHITECTURES["small", 1] = ((20,), ((100, 100),))
-    images, quick = reduced(), "--quick" in sys.argv
+def compared(
+    common: dict[str, Any], variants: dict[str, rows.Row], images: Images, seeds: int = SEEDS
+) -> Iterator[list[dict]]:
+    """Trains and measures every variant with every seed, or for one epoch with `--quick`; all figures as they come."""
     figures = []
-    for seed in range(1 if quick else SEEDS):
-        for name, row in VARIANTS.items():
-            row = dataclasses.replace(row, **{**COMMON, **({"epochs": 1} if quick else {})})
+    for seed in range(1 if QUICK else seeds):
+        for name, row in variants.items():
+            row = dataclasses.replace(row, **{**common, **({"epochs": 1} if QUICK else {})})
             figures.append(one(name, row, images, seed))
             print({k: round(v, 3) if isinstance(v, float) else v for k, v in figures[-1].items()}, flush=True)
             jax.clear_caches()
-            if not quick:
-                record.write("ablation", COMMON, figures)
+            yield figures
+
+
+def main() -> None:
+    rows.ARCHITECTURES["small", 1] = ((20,), ((100, 100),))
+    for figures in compared(COMMON, VARIANTS, reduced()):
+        if not QUICK:
+            record.write("ablation", COMMON, figures)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,8 @@ forms ahead of the mean-field from the bottom up, and the chain of two VGPs ahea
 """
 
 import dataclasses
-import sys
 
 import ablation
-import jax
 import record
 
 from vgp.experiments import rows
@@ -22,20 +20,13 @@ VARIANTS = {
     "VGP, from the bottom up": dataclasses.replace(rows.find("dlgm2-vgp"), **SMALL),
     "VGP over both layers": dataclasses.replace(rows.find("dlgm2-vgp-joint"), **SMALL),
 }
-SEEDS = 2
 
 
 def main() -> None:
     rows.ARCHITECTURES["small", 2] = ((20, 10), ((100, 100), (50, 50)))
-    images, quick, figures = ablation.reduced(), "--quick" in sys.argv, []
-    for seed in range(1 if quick else SEEDS):
-        for name, row in VARIANTS.items():
-            row = dataclasses.replace(row, **{**COMMON, **({"epochs": 1} if quick else {})})
-            figures.append(ablation.one(name, row, images, seed))
-            print({k: round(v, 3) if isinstance(v, float) else v for k, v in figures[-1].items()}, flush=True)
-            jax.clear_caches()
-            if not quick:
-                record.write("layers", COMMON, figures)
+    for figures in ablation.compared(COMMON, VARIANTS, ablation.reduced()):
+        if not ablation.QUICK:
+            record.write("layers", COMMON, figures)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,8 @@ the mean-field under either optimiser; ahead of it with f integrated out.
 """
 
 import dataclasses
-import sys
 
 import ablation
-import jax
 import record
 
 from vgp.experiments import rows
@@ -29,20 +27,13 @@ VARIANTS = {
     "VGP, analytic objective, Adam": dataclasses.replace(PAPER, **ADAM),
     "VGP, f integrated out, Adam": dataclasses.replace(PAPER, **INTEGRATED, **ADAM),
 }
-SEEDS = 2
 
 
 def main() -> None:
     rows.ARCHITECTURES["small-literal", 1] = ((100,), ((100,),))
-    images, quick, figures = ablation.reduced(), "--quick" in sys.argv, []
-    for seed in range(1 if quick else SEEDS):
-        for name, row in VARIANTS.items():
-            row = dataclasses.replace(row, **{**COMMON, **({"epochs": 1} if quick else {})})
-            figures.append(ablation.one(name, row, images, seed))
-            print({k: round(v, 3) if isinstance(v, float) else v for k, v in figures[-1].items()}, flush=True)
-            jax.clear_caches()
-            if not quick:
-                record.write("objectives", COMMON, figures)
+    for figures in ablation.compared(COMMON, VARIANTS, ablation.reduced()):
+        if not ablation.QUICK:
+            record.write("objectives", COMMON, figures)
 
 
 if __name__ == "__main__":

@@ -146,12 +146,12 @@ def ablation() -> str:
 
 def choices() -> str:
     """What the settings of `dlgm1-vgp` were chosen by, on 14 × 14 MNIST."""
-    return small(record("choices")["figures"]["rows"], lambda row: row["family"])
+    return small(record("choices")["figures"], lambda row: row["family"])
 
 
 def noise() -> str:
     """The variance of the gradient by bound and estimator, in units of the quietest."""
-    rows = record("choices")["figures"]["noise"]
+    rows = record("noise")["figures"]
     stages = list(dict.fromkeys(row["epochs"] for row in rows))
     least = {epochs: min(row["variance"] for row in rows if row["epochs"] == epochs) for epochs in stages}
     out: dict[tuple, list[str]] = {}

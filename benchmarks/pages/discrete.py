@@ -25,7 +25,7 @@ def matched() -> str:
     ]
     for name, dreams, reach, ours, *theirs in groups:
         vgp = f"{name}-vgp"
-        cost = {vgp: timed[vgp]["ms"] / timed[name]["ms"], name: 1.0}
+        step = {row: timed.get(f"{row}, dreams" if dreams else row, {}).get("ms") for row in (vgp, name)}
         by_seed: dict[int, dict] = {}
         for row, epochs in ((vgp, ours), *((name, them) for them in theirs)):
             own = [r for r in found if r["row"] == row and r["epochs"] in epochs]
@@ -34,8 +34,9 @@ def matched() -> str:
             if row == vgp:
                 by_seed = {r["seed"]: r for r in own}
             leads = ["" if row == vgp else _lead(own, by_seed, side) for side in ("bound", "train_bound")]
-            # A step with dreams has not been timed.
-            spent = "—" if dreams else f"{cost[row] * statistics.fmean(r['epochs'] for r in own):.0f}"
+            # A dash where such steps have not been timed.
+            epochs_run = statistics.fmean(r["epochs"] for r in own)
+            spent = f"{step[row] / step[name] * epochs_run:.0f}" if step[row] and step[name] else "—"
             seconds = f"{statistics.fmean(r['seconds'] for r in own):.0f}"
             figures = (f"{Group(own).mean(key):.2f}" for key in SIDES)
             word = f"{row}, dreams" if dreams else row

@@ -43,9 +43,9 @@ VARIANTS = {
     "100 shared inputs, K = 8, rank 64": changed(SHARED, rank=64),
     "100 shared inputs, K = 8, rank 32": changed(SHARED, rank=32),
     "100 shared inputs, K = 8, rank 8": changed(SHARED, rank=8),
-    "mean-field, Pathwise, KL in closed form": MEANFIELD,
-    "mean-field, StickingTheLanding": changed(MEANFIELD, gradient="StickingTheLanding"),
-    "mean-field, DoublyReparameterised": changed(MEANFIELD, gradient="DoublyReparameterised"),
+    "mean-field, KL in closed form": MEANFIELD,
+    "mean-field, sampled, Pathwise": changed(MEANFIELD, split=False),
+    "mean-field, sampled, StickingTheLanding": changed(MEANFIELD, split=False, gradient="StickingTheLanding"),
 }
 ESTIMATORS = {
     (f"K = {inner}", "split" if split else "unsplit", kind.__name__): (Importance(inner=inner, split=split), kind())

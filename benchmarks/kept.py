@@ -16,7 +16,7 @@ import record
 
 from vgp.experiments import evaluate
 from vgp.experiments.folder import open_run
-from vgp.experiments.records import _some
+from vgp.experiments.records import some_of
 
 KEPT = Path(__file__).parent.parent / "results" / "kept"
 IMAGES, DRAWS, INNER = 400, 8, 16
@@ -30,7 +30,7 @@ def measure(folder: Path, images: int) -> list[dict]:
     learner, key = together(progress.best[0]), jr.key(0)
     latent, samples, figures = bool(learner.encoder.latent_dim), SAMPLES[run.row.model], []
     for name, pixels in (("training", run.images.train), ("test", run.images.test)):
-        some = _some(pixels, images)
+        some = some_of(pixels, images)
         bound, lower = -evaluate.bounds(learner, some, key, draws=DRAWS, inner=INNER if latent else 0)
         estimate = -evaluate.estimates(learner, some, key, samples=samples, inner=4 if latent else 0)
         told = {"run": folder.name, "row": run.row.name, "trained_with": run.row.outer, "images": name}

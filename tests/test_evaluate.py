@@ -264,11 +264,11 @@ def test_a_part_is_spread_evenly():
     bits = Bits.pack(np.eye(10, 6))
     grays = Grays(np.arange(60, dtype=np.uint8).reshape(10, 6))
     for pixels, stored in ((bits, "packed"), (grays, "grays")):
-        some = records._some(pixels, 4)
+        some = records.some_of(pixels, 4)
         assert type(some) is type(pixels) and len(some) == 4 and some.dim == 6
         np.testing.assert_array_equal(getattr(some, stored), np.asarray(getattr(pixels, stored))[[0, 3, 6, 9]])
-        assert records._some(pixels, None) is pixels and records._some(pixels, 10) is pixels
-        assert len(records._some(pixels, 11)) == 10 and len(records._some(pixels, 1)) == 1
+        assert records.some_of(pixels, None) is pixels and records.some_of(pixels, 10) is pixels
+        assert len(records.some_of(pixels, 11)) == 10 and len(records.some_of(pixels, 1)) == 1
 
 
 def test_without_git_the_commit_is_unknown(monkeypatch, tmp_path):

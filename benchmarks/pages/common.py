@@ -26,6 +26,14 @@ def small(rows, named) -> str:
         mine = [row for row in rows if named(row) == name]
         bounds = [row["bound"] for row in mine]
         mean = {key: statistics.fmean(row[key] for row in mine) for key in ("bound", "estimate", "train", "seconds")}
-        spread = f"{mean['bound']:.2f} ({min(bounds):.2f} to {max(bounds):.2f})"
-        out.append([name, spread, f"{mean['estimate']:.2f}", f"{mean['train']:.2f}", f"{mean['seconds']:.0f}"])
+        spread = f" ({min(bounds):.2f} to {max(bounds):.2f})" if len(bounds) > 1 else ""
+        out.append(
+            [
+                name,
+                f"{mean['bound']:.2f}{spread}",
+                f"{mean['estimate']:.2f}",
+                f"{mean['train']:.2f}",
+                f"{mean['seconds']:.0f}",
+            ]
+        )
     return table(["q(z \\| x)", "test bound (seeds)", "−log p, 500 samples", "training bound", "seconds"], out)

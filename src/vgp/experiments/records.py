@@ -36,10 +36,10 @@ def measure(
     seed = run.seed + which
     keys = jr.split(jr.fold_in(jr.key(20160), seed), 3)
     row, latent = run.row, bool(learner.encoder.latent_dim)
-    test = _some(run.images.test, images)
+    test = some_of(run.images.test, images)
     bound = evaluate.bound(learner, test, keys[0], inner=inner if latent else 0, outer=row.outer)
     trained = evaluate.bound(
-        learner, _some(run.images.train, 5000), keys[1], draws=1, inner=inner if latent else 0, outer=row.outer
+        learner, some_of(run.images.train, 5000), keys[1], draws=1, inner=inner if latent else 0, outer=row.outer
     )
     # Where the bound is of several samples, which has no second side, that of one sample beside it.
     one = bound if row.outer == 1 else evaluate.bound(learner, test, keys[0], inner=inner if latent else 0)
@@ -74,8 +74,8 @@ def measure(
     }
 
 
-def _some(pixels: AbstractPixels, count: int | None) -> AbstractPixels:
-    # Evenly spaced rows: a test set may be sorted, so never a prefix.
+def some_of(pixels: AbstractPixels, count: int | None) -> AbstractPixels:
+    """So many of the images, evenly spaced: a test set may be sorted, so never a prefix. None is all of them."""
     if count is None or count >= len(pixels):
         return pixels
     rows = np.linspace(0, len(pixels) - 1, count).astype(int)

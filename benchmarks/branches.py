@@ -6,7 +6,11 @@ The first row is trained at a constant rate (`vgp train --tail 0`), the trunk. B
 the last `--fall` of them are a run of its own for every row, begun with the trunk (`--start`), in which the rate falls
 to zero. The rows of one stage then differ by these epochs only: two runs of DRAW from the start differ by more with the
 seed than they do with the family. With `--apart EPOCH` the other rows leave the trunk there: each goes on from that
-epoch at the same constant rate by itself, and has its branches from its own. Branches go `--at-once` beside a trunk.
+epoch at the same constant rate by itself, and has its branches from its own. Branches go `--at-once` beside a trunk;
+with `--here` everything goes in this one process, a run after the other, and no step is compiled twice.
+
+A row may have options of `vgp train` behind its name, in quotes: "draw-sketch-vgp --set reach=1.0". `--options` are for
+all rows.
 
 A training still under way at `--seconds` is interrupted, and the same command goes on where it was. With `--keep` the
 branches of the last stage leave what they have learned in that folder. See `runs.py` for GPUs that are shared.
@@ -18,7 +22,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from runs import evaluated, shared, usual, vgp
+from runs import evaluated, here, shared, usual, vgp
 
 
 class Branches:
@@ -26,8 +30,11 @@ class Branches:
 
     def __init__(self, options: argparse.Namespace):
         self.options, self.started = options, time.monotonic()
-        data, samples = usual(options.rows[0])
+        self.rows = {name: more for name, *more in map(str.split, options.rows)}
+        self.first = next(iter(self.rows))
+        data, samples = usual(self.first)
         self.data, self.samples = ["--data", options.data or data], options.samples or samples
+        self.vgp = here if options.here else vgp
 
     def train(self, name: str, folder: Path, epochs: int, *more: str) -> bool:
         """Begins or goes on; has it come to its end?"""
@@ -35,8 +42,8 @@ class Branches:
         arguments = ["train", name, *self.data, "--protocol", self.options.protocol, "--epochs", str(epochs)]
         arguments += ["--seeds", str(self.options.seeds), "--out", str(folder), "--no-early"]
         arguments += ["--resume"] if (folder / "run.json").exists() else ["--fresh", *more]
-        arguments += self.options.options.split()
-        return left > 0 and vgp(*arguments, log=folder.with_suffix(".log"), seconds=left) == 0
+        arguments += [*self.options.options.split(), *self.rows[name]]
+        return left > 0 and self.vgp(*arguments, log=folder.with_suffix(".log"), seconds=left) == 0
 
     def branch(self, name: str, trunk: Path, stage: int) -> str:
         """The last epochs before a stage, evaluated; what was found, or where to look."""
@@ -44,11 +51,10 @@ class Branches:
         if evaluated(folder) < self.options.fall:
             if not self.train(name, folder, self.options.fall, "--tail", "1", "--start", str(trunk)):
                 return f"{name} before epoch {stage} is not done; see {log}"
-            vgp(
-                "evaluate", str(folder), "--samples", str(self.samples), "--results", str(self.options.results), log=log
-            )
+            options = ["--samples", str(self.samples), "--results", str(self.options.results)]
+            self.vgp("evaluate", str(folder), *options, log=log)
         if self.options.keep and stage == self.options.at[-1]:
-            vgp("keep", str(folder), "-o", str(self.options.keep / name), log=log)
+            self.vgp("keep", str(folder), "-o", str(self.options.keep / name), log=log)
         return "\n".join(line for line in log.read_text().splitlines() if " epoch " in line and ": bound " in line)
 
     def grown(self, name: str, there: Path, epochs: int, *more: str) -> bool:
@@ -65,10 +71,12 @@ class Branches:
 
     def trunk(self, name: str, stage: int) -> Path | None:
         """What the row branches from before a stage: the first row's trunk, or its own that has left that one."""
-        runs, first, apart = self.options.runs, self.options.rows[0], self.options.apart
+        runs, first, apart = self.options.runs, self.first, self.options.apart
         epochs, root = stage - self.options.fall, runs / f"{first}-trunk-root"
         if apart and not self.grown(first, root, apart):
             return None
+        if apart == epochs:
+            return root
         own, more = (first, ()) if name == first or not apart else (name, ("--start", str(root)))
         there = runs / f"{own}-trunk-{stage}"
         return there if self.grown(own, there, epochs if own == first else epochs - apart, *more) else None
@@ -78,9 +86,12 @@ class Branches:
         waiting = []
         with ThreadPoolExecutor(self.options.at_once) as pool:
             for stage in self.options.at:
-                for name in self.options.rows:
+                for name in self.rows:
                     if there := self.trunk(name, stage):
-                        waiting.append(pool.submit(self.branch, name, there, stage))
+                        if self.options.here:
+                            print(self.branch(name, there, stage), flush=True)
+                        else:
+                            waiting.append(pool.submit(self.branch, name, there, stage))
             for told in waiting:
                 print(told.result(), flush=True)
 
@@ -94,6 +105,7 @@ def main() -> None:
         "--apart", type=int, default=0, help="the epoch at which the rows part, before their branches do"
     )
     parser.add_argument("--at-once", type=int, default=1, help="branches side by side, beside the trunk")
+    parser.add_argument("--here", action="store_true", help="in this process, one after the other")
     parser.add_argument("--data", help="by default mnist, or sketch for rows of it")
     parser.add_argument("--protocol", default="fixed")
     parser.add_argument("--seeds", type=int, default=1)

@@ -21,11 +21,16 @@ environment are added to ours.
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+
+import typer
 
 from vgp.checkpoint import read
 from vgp.experiments import rows
@@ -54,6 +59,27 @@ def vgp(*arguments: str, log: Path, flags: str = "", seconds: float | None = Non
         except subprocess.TimeoutExpired:
             running.kill()
             return running.wait()
+
+
+def here(*arguments: str, log: Path, seconds: float | None = None) -> int:
+    """Runs the command in this process, where a step that was compiled before is not compiled again."""
+    from vgp.cli import app
+
+    def interrupt(*_):
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGALRM, interrupt)
+    with log.open("a") as file, redirect_stdout(file), redirect_stderr(file):
+        signal.setitimer(signal.ITIMER_REAL, 0 if seconds is None else min(seconds, 1e8))
+        try:
+            return app(arguments, standalone_mode=False) or 0
+        except (KeyboardInterrupt, typer.Abort):
+            return INTERRUPTED
+        except Exception:
+            traceback.print_exc()
+            return 1
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def usual(name: str) -> tuple[str, int]:

@@ -79,7 +79,8 @@ def test_what_a_run_began_with_is_recorded(folder):
     result = invoke("train", "draw-vgp", "--data", folder / "shaped.npz", "-o", further, "--start", out)
     assert result.exit_code == 0, result.output
     begun = json.loads((further / "run.json").read_text())["settings"]["begun"]
-    assert begun == f"draw-vgp at epoch {epochs + 1}"  # with those of the run that it had begun with itself
+    # With the epochs of the run that it had begun with itself, which is told as well.
+    assert begun == f"draw-vgp at epoch {epochs + 1}; that with draw at epoch 1"
 
 
 @pytest.mark.parametrize(

@@ -195,4 +195,5 @@ def test_the_epoch_of_what_a_run_begins_with_is_told(straight, source, tmp_path)
     assert told_of(run) == "staged at epoch 6"
     assert command(source, tmp_path / "on", start=run.path, epochs=1) == 0
     later = open_run(tmp_path / "on")
-    assert later.row.begun == "staged at epoch 6" and told_of(later) == "staged at epoch 7"
+    assert later.row.begun == "staged at epoch 6"
+    assert told_of(later) == "staged at epoch 7; that with staged at epoch 6" and epochs_before(told_of(later)) == 7

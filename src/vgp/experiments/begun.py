@@ -30,13 +30,14 @@ def begin_with(progress: Progress, together: Parameters, other: Run) -> tuple[Pr
 def told_of(other: Run) -> str:
     """The run's row and how far it was trained; and the epoch of the parameters that are taken, if that is another.
 
-    With several seeds it is the earliest of theirs.
+    With several seeds it is the earliest of theirs. What that run began with itself is told as well.
     """
     had = other.load()[0]
     before, done = epochs_before(other.row.begun), len(had.history)
     best = int(had.best_at(had.checks).min()) if len(had.checks) else done
     told = f"{other.row.name} at epoch {before + done}"
-    return told if best == done else f"{told}, its best of epoch {before + best}"
+    told += "" if best == done else f", its best of epoch {before + best}"
+    return told + (f"; that with {other.row.begun}" if other.row.begun else "")
 
 
 def epochs_before(begun: str | None) -> int:

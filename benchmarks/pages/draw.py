@@ -65,8 +65,8 @@ def apart() -> str:
             ahead = f"{plain['bound'] - vgp['bound']:.2f}" if r is vgp else ""
             how = f"{own['optimizer'].capitalize()}, {own['rate']:g}" + (f", {_kind(r)}" if r is vgp else "")
             more = [r["bound"] - r["train_bound"], r["bound"] - published[r["row"]]]
-            rows.append([epochs, r["row"], how, *figures, ahead, *(f"{gap:.2f}" for gap in more)])
-    head = ["epochs", "row", "this stage by", "bound", "−log p", "training bound", "ahead of `draw` by"]
+            rows.append([epochs, r["protocol"], r["row"], how, *figures, ahead, *(f"{gap:.2f}" for gap in more)])
+    head = ["epochs", "images", "row", "this stage by", "bound", "−log p", "training bound", "ahead of `draw` by"]
     return table([*head, "bound less training bound", "bound less the paper's"], rows)
 
 

@@ -22,7 +22,7 @@ import record
 from vgp import loop
 from vgp.data import Bits, Images, load
 from vgp.experiments import evaluate, rows
-from vgp.experiments.folder import Run
+from vgp.experiments.folder import Progress, Run
 from vgp.experiments.optimizer import optimizer_of
 from vgp.experiments.parameters import Parameters
 from vgp.experiments.step import TrainStep
@@ -56,16 +56,14 @@ def reduced() -> Images:
     return dataclasses.replace(whole, shape=(SIDE, SIDE), test=shrink(whole.test, 2000), **small)
 
 
-def trained(row: rows.Row, images: Images, seed: int) -> tuple[Parameters, jax.Array, float, float]:
-    """What a row has learned, its last training bound, and the seconds that it took."""
-    run = Run("", row, images, "mnist", seed, 1)
-    progress, together = run.start()
-    per_epoch = len(images.train) // row.batch
-    (stage,) = rows.stages(row, row.epochs, per_epoch)
+def made(row: rows.Row, images: Images, seed: int) -> tuple[Progress, Parameters, TrainStep]:
+    """A row at its start, and a step of its training."""
+    progress, together = Run("", row, images, images.name, seed, 1).start()
+    ((_, inner),) = row.inner
     step = TrainStep(
         pixels=images.train,
         together=together,
-        bound=row.make_bound(stage.inner),
+        bound=row.make_bound(inner),
         gradient=row.make_gradient(),
         optimizer=optimizer_of(row, together.layout),
         batch=row.batch,
@@ -73,8 +71,14 @@ def trained(row: rows.Row, images: Images, seed: int) -> tuple[Parameters, jax.A
         tail=True,
         dreams=row.dreams,
     )
+    return progress, together, step
+
+
+def trained(row: rows.Row, images: Images, seed: int) -> tuple[Parameters, jax.Array, float, float]:
+    """What a row has learned, its last training bound, and the seconds that it took."""
+    progress, together, step = made(row, images, seed)
     started = time.monotonic()
-    outcome = loop.run(step, progress.state, progress.history, rule=None, turn=per_epoch, progress=False)
+    outcome = loop.run(step, progress.state, progress.history, rule=None, turn=step.per_epoch, progress=False)
     return together, outcome.state.params[0], float(outcome.history[-1, 0]), time.monotonic() - started
 
 

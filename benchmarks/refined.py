@@ -153,11 +153,10 @@ def main() -> None:
     names = [name for name in sys.argv[1:] if not name.startswith("-")] or RUNS
     settings = {"images": IMAGES, "steps": STEPS, "draws": DRAWS, "told": TOLD, "rank": RANK}
     settings |= {"rate": RATE, "slower": SLOWER}
-    figures = []
     for name in names:
-        figures += measure(name, *((2, 2, DRAWS) if quick else (IMAGES, STEPS, TOLD)))
+        figures = measure(name, *((2, 2, DRAWS) if quick else (IMAGES, STEPS, TOLD)))
         if not quick:
-            record.write("refined", settings, figures)
+            record.write(f"refined-{name}", settings, figures)
 
 
 if __name__ == "__main__":

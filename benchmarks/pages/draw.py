@@ -70,6 +70,20 @@ def apart() -> str:
     return table([*head, "bound less training bound", "bound less the paper's"], rows)
 
 
+def refined() -> str:
+    """What q of a kept run lacks on single images: shifts of its own, and correlations within a glimpse beside them."""
+    by: dict[tuple, dict[str, dict]] = {}
+    for r in record("refined")["figures"]:
+        by.setdefault((r["run"], r["images"]), {})[r["q"]] = r
+    rows = []
+    for (run, images), q in by.items():
+        shifted, correlated = q["shifted"], q.get("shifted and correlated")
+        gains = [shifted["less than as the encoder says"], correlated["less than shifted"] if correlated else None]
+        told = ["{:.2f} ± {:.2f}".format(*gain) if gain else "" for gain in gains]
+        rows.append([f"`{run}`", images, f"{q['as the encoder says']['bound']:.2f}", *told])
+    return table(["kept run", "images", "bound", "a shift gains", "correlations beside it gain"], rows)
+
+
 def launches() -> str:
     """Operations that a training step of each row starts on a GPU."""
     rows = record("launches")["figures"]

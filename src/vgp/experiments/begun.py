@@ -6,6 +6,7 @@ import re
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from .folder import Progress, Run
 from .parameters import Parameters, taken_apart
@@ -19,9 +20,14 @@ def begin_with(progress: Progress, together: Parameters, other: Run) -> tuple[Pr
     DLGM; seed i begins with the other run's seed i, modulo their number.
     """
     had, apart = other.load()
+    return taking(progress, together, had.best, apart)
+
+
+def taking(progress: Progress, together: Parameters, theirs: Float[Array, "s p"], apart: Parameters) -> tuple[Progress, int]:
+    """The same with the parameters `theirs` of each seed, as `apart` reads them."""
     rows, taken = [], 0
     for i, params in enumerate(progress.state.params):
-        learner, taken = _given(together(params), apart(had.best[i % len(had.best)]))
+        learner, taken = _given(together(params), apart(theirs[i % len(theirs)]))
         rows.append(taken_apart(learner)[0])
     state = eqx.tree_at(lambda state: state.params, progress.state, jnp.stack(rows))
     return dataclasses.replace(progress, state=state, best=jnp.copy(state.params)), taken

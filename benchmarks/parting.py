@@ -1,0 +1,101 @@
+"""When has DRAW to learn with a VGP for it to be worth something? Small networks on sketches of 28 × 28, on a CPU.
+
+    VGP_DATA=... python benchmarks/parting.py [--quick] [SEED ...]
+
+A plain DRAW is trained at a constant rate, and a DRAW with a VGP that leaves it after ten epochs, at the same rate. At
+every stage the rate falls to zero in branches of 15 epochs: plain DRAW from the plain one; a VGP that begins with the
+plain one only then ("late"), as in the runs of `branches.py`; and a VGP from that which has learned as one ("early"),
+as with `--apart`. 12 glimpses of 40 latents, 96 units, 6000 images, Muon. A record for each seed.
+Expected: the early one ahead of the late one, and both of plain DRAW, at first.
+"""
+
+import dataclasses
+import sys
+import time
+
+import ablation
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import record
+
+from vgp import loop
+from vgp.data import Bits, Images, load
+from vgp.experiments import evaluate, rows
+from vgp.experiments.begun import taking
+
+SIDE, TRAINED, TESTED = 28, 6000, 1000
+STAGES, FALL, APART = (40, 80, 120), 15, 10  # epochs
+COMMON = {"architecture": "small-draw", "glimpses": 12, "unroll": 4, "batch": 128, "rate": 1.2e-3}
+PLAIN = dataclasses.replace(rows.find("draw-sketch"), **COMMON)
+VGP = dataclasses.replace(rows.find("draw-sketch-vgp"), **COMMON, reach=1.0)
+
+
+def reduced(train: int, test: int) -> Images:
+    """Sketches with every square of four pixels one: ink where there is any."""
+    whole = load("sketch")
+
+    def shrink(bits: Bits, count: int) -> Bits:
+        x = np.asarray(bits(np.arange(count), jr.key(0)))
+        return Bits.pack(x.reshape(-1, SIDE, 2, SIDE, 2).max((2, 4)).reshape(count, -1) > 0)
+
+    few = {"train": shrink(whole.train, train), "valid": shrink(whole.valid, 1), "test": shrink(whole.test, test)}
+    return dataclasses.replace(whole, shape=(SIDE, SIDE), **few)
+
+
+class Training:
+    """A row in training, from its start or from what another has learned."""
+
+    def __init__(self, row: rows.Row, images: Images, seed: int, begun: "Training | None" = None):
+        self.images, self.row, self.seed = images, row, seed
+        self.progress, self.together, self.step = ablation.made(row, images, seed)
+        if begun is not None:
+            params = jnp.copy(begun.progress.state.params)
+            self.progress, _ = taking(self.progress, self.together, params, begun.together)
+
+    def until(self, epoch: int) -> "Training":
+        """Goes on until an epoch of its own."""
+        turn = self.step.per_epoch
+        options = {"rule": None, "turn": turn, "until": epoch * turn, "progress": False}
+        outcome = loop.run(self.step, self.progress.state, self.progress.history, **options)
+        self.progress = dataclasses.replace(self.progress, state=outcome.state, history=outcome.history)
+        return self
+
+    def fallen(self, row: rows.Row, epochs: int) -> dict[str, float]:
+        """What a row that begins with this one comes to while the rate falls to zero."""
+        branch = Training(dataclasses.replace(row, epochs=epochs, tail=1.0), self.images, self.seed, self).until(epochs)
+        learner = branch.together(branch.progress.state.params[0])
+        inner = 16 if learner.encoder.latent_dim else 0
+        bound = evaluate.bound(learner, self.images.test, jr.key(1), draws=4, inner=inner)
+        return {"bound": bound.upper.value, "train": -float(branch.progress.history[-1, 0])}
+
+
+def measure(images: Images, seed: int, stages: tuple[int, ...], apart: int, fall: int) -> list[dict]:
+    """Plain, late and early at every stage."""
+    constant = {"epochs": stages[-1], "tail": 0.0}
+    trunk = Training(dataclasses.replace(PLAIN, **constant), images, seed).until(apart)
+    own, figures, started = Training(dataclasses.replace(VGP, **constant), images, seed, trunk), [], time.monotonic()
+    for stage in stages:
+        trunk.until(stage - fall)
+        own.until(stage - fall - apart)
+        for way, row, begun in (("plain", PLAIN, trunk), ("late", VGP, trunk), ("early", VGP, own)):
+            figures.append({"epochs": stage, "way": way, **begun.fallen(row, fall)})
+            print(figures[-1], f"{time.monotonic() - started:.0f} s", flush=True)
+    return figures
+
+
+def main() -> None:
+    quick = "--quick" in sys.argv
+    rows.ARCHITECTURES["small-draw", 1] = ((40,), ((96,),))
+    images = reduced(256, 50) if quick else reduced(TRAINED, TESTED)
+    for seed in [int(told) for told in sys.argv[1:] if told.isdigit()] or [0]:
+        if quick:
+            measure(images, seed, (3, 4), 1, 1)
+            continue
+        figures = measure(images, seed, STAGES, APART, FALL)
+        settings = {**COMMON, "images": TRAINED, "apart": APART, "fall": FALL, "reach": VGP.reach, "seed": seed}
+        record.write(f"parting-{seed}", settings, figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -14,9 +14,19 @@ def record(name: str):
     return json.loads((ROOT / "results" / f"{name}.json").read_text())
 
 
+def records(names: str) -> list:
+    """All whose names are like this one, such as parting-*."""
+    return [record(path.stem) for path in sorted((ROOT / "results").glob(f"{names}.json"))]
+
+
 def table(head, rows) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def mean_and_error(values) -> str:
+    """A mean over seeds, and its standard error."""
+    return f"{statistics.fmean(values):.2f} ± {statistics.stdev(values) / len(values) ** 0.5:.2f}"
 
 
 def small(rows, named) -> str:

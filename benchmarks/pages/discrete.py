@@ -4,7 +4,7 @@ import statistics
 
 from vgp.experiments.table import Group, markdown, read
 
-from .common import ROOT, SIDES, record, table
+from .common import ROOT, SIDES, mean_and_error, record, table
 
 
 def discrete() -> str:
@@ -49,8 +49,7 @@ def matched() -> str:
 
 def _lead(own, by_seed, side: str) -> str:
     # By how much the runs of `by_seed` have the lower figure, with the standard error over the seeds.
-    leads = [r[side] - by_seed[r["seed"]][side] for r in own]
-    return f"{statistics.fmean(leads):.2f} ± {statistics.stdev(leads) / len(leads) ** 0.5:.2f}"
+    return mean_and_error([r[side] - by_seed[r["seed"]][side] for r in own])
 
 
 def gradients() -> str:

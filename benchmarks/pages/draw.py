@@ -1,10 +1,12 @@
 """Tables of docs/draw.md."""
 
+import re
+
 from vgp.experiments.begun import epochs_before
 from vgp.experiments.published import MNIST
 from vgp.experiments.table import markdown, read
 
-from .common import ROOT, SIDES, record, table
+from .common import ROOT, SIDES, mean_and_error, record, records, table
 
 
 def sketch() -> str:
@@ -13,15 +15,22 @@ def sketch() -> str:
 
 
 def branched() -> str:
-    """Runs on sketches as plain DRAW and with a VGP that began with the same one: bound · −log p · training bound."""
+    """Runs on sketches as plain DRAW and with a VGP that left the same one: bound · −log p · training bound."""
     found = [r for r in read(ROOT / "results", "sketch") if r["configuration"].get("tail") == 1.0]
-    by = {(r["configuration"]["begun"], r["epochs"], r["row"]): r for r in found}
+    plain = {_stage(r): r for r in found if r["row"] == "draw-sketch"}
     rows = []
-    for begun, epochs in sorted({key[:2] for key in by}, key=lambda key: (epochs_before(key[0]) + key[1], key[1])):
-        plain, vgp = (by.get((begun, epochs, row)) for row in ("draw-sketch", "draw-sketch-vgp"))
-        if plain and vgp:
-            rows.append([epochs_before(begun) + epochs, epochs, *_pair(plain, vgp)])
-    return table(["epochs", "of them apart", *PAIR], rows)
+    for r in found:
+        if r["row"] == "draw-sketch-vgp" and _stage(r) in plain:
+            epochs = epochs_before(r["configuration"]["begun"]) + r["epochs"]
+            left = int(re.findall(r"draw-sketch at epoch (\d+)", r["configuration"]["begun"])[-1])
+            rows.append([epochs, epochs - left, *_pair(plain[_stage(r)], r)])
+    return table(["epochs", "of them apart", *PAIR], sorted(rows))
+
+
+def _stage(r) -> tuple:
+    # What two branches have in common that end at the same epoch.
+    own = r["configuration"]
+    return r["seed"], own["rate"], r["epochs"], epochs_before(own["begun"])
 
 
 PAIR = ("plain DRAW", "DRAW + VGP", "the VGP is ahead by, in the bound", "in −log p")
@@ -73,8 +82,9 @@ def apart() -> str:
 def refined() -> str:
     """What q of a kept run lacks on single images: shifts of its own, and correlations within a glimpse beside them."""
     by: dict[tuple, dict[str, dict]] = {}
-    for r in record("refined")["figures"]:
-        by.setdefault((r["run"], r["images"]), {})[r["q"]] = r
+    for measured in records("refined-*"):
+        for r in measured["figures"]:
+            by.setdefault((r["run"], r["images"]), {})[r["q"]] = r
     rows = []
     for (run, images), q in by.items():
         shifted, correlated = q["shifted"], q.get("shifted and correlated")
@@ -82,6 +92,23 @@ def refined() -> str:
         told = ["{:.2f} ± {:.2f}".format(*gain) if gain else "" for gain in gains]
         rows.append([f"`{run}`", images, f"{q['as the encoder says']['bound']:.2f}", *told])
     return table(["kept run", "images", "bound", "a shift gains", "correlations beside it gain"], rows)
+
+
+def parting() -> str:
+    """By how much a VGP that began late or early is ahead on small sketches: means over seeds and their errors."""
+    leads: dict[tuple, list[tuple[float, float]]] = {}
+    for measured in records("parting-*"):
+        by = {(r["epochs"], r["way"]): r for r in measured["figures"]}
+        for (epochs, way), r in by.items():
+            plain = by[epochs, "plain"]
+            leads.setdefault((epochs, way), []).append((plain["bound"] - r["bound"], plain["train"] - r["train"]))
+    rows = []
+    for epochs, way in leads:
+        if way != "plain":
+            test, train = zip(*leads[epochs, way], strict=True)
+            first = f"{sum(lead > 0 for lead in test)} of {len(test)}"
+            rows.append([epochs, way, *map(mean_and_error, (test, train)), first])
+    return table(["epochs", "the VGP begins", "ahead of plain DRAW by", "in training by", "seeds ahead"], rows)
 
 
 def launches() -> str:

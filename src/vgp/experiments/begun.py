@@ -23,7 +23,9 @@ def begin_with(progress: Progress, together: Parameters, other: Run) -> tuple[Pr
     return taking(progress, together, had.best, apart)
 
 
-def taking(progress: Progress, together: Parameters, theirs: Float[Array, "s p"], apart: Parameters) -> tuple[Progress, int]:
+def taking(
+    progress: Progress, together: Parameters, theirs: Float[Array, "s p"], apart: Parameters
+) -> tuple[Progress, int]:
     """The same with the parameters `theirs` of each seed, as `apart` reads them."""
     rows, taken = [], 0
     for i, params in enumerate(progress.state.params):

@@ -1,11 +1,12 @@
 """When has DRAW to learn with a VGP for it to be worth something? Small networks on sketches of 28 × 28, on a CPU.
 
-    VGP_DATA=... python benchmarks/parting.py [--quick] [SEED ...]
+    VGP_DATA=... python benchmarks/parting.py [--quick] [--other] [SEED ...]
 
 A plain DRAW is trained at a constant rate, and a DRAW with a VGP that leaves it after ten epochs, at the same rate. At
 every stage the rate falls to zero in branches of 15 epochs: plain DRAW from the plain one; a VGP that begins with the
 plain one only then ("late"), as in the runs of `branches.py`; and a VGP from that which has learned as one ("early"),
-as with `--apart`. 12 glimpses of 40 latents, 96 units, 6000 images, Muon. A record for each seed.
+as with `--apart`. 12 glimpses of 40 latents, 96 units, 6000 images, Muon. A record for each seed. With `--other` early
+ones of other settings, in a record of their own, up to the second stage.
 Expected: the early one ahead of the late one, and both of plain DRAW, at first.
 """
 
@@ -29,6 +30,12 @@ STAGES, FALL, APART = (40, 80, 120), 15, 10  # epochs
 COMMON = {"architecture": "small-draw", "glimpses": 12, "unroll": 4, "batch": 128, "rate": 1.2e-3}
 PLAIN = dataclasses.replace(rows.find("draw-sketch"), **COMMON)
 VGP = dataclasses.replace(rows.find("draw-sketch-vgp"), **COMMON, reach=1.0)
+OTHER = {
+    "from the start": ({}, 0),
+    "early, K = 4": ({"inner": ((0.0, 4),)}, APART),
+    "early, reach 0.2": ({"reach": 0.2}, APART),
+    "early, rank 32": ({"rank": 32}, APART),
+}  # what is set otherwise, and the epoch at which plain DRAW is left
 
 
 def reduced(train: int, test: int) -> Images:
@@ -70,31 +77,39 @@ class Training:
         return {"bound": bound.upper.value, "train": -float(branch.progress.history[-1, 0])}
 
 
-def measure(images: Images, seed: int, stages: tuple[int, ...], apart: int, fall: int) -> list[dict]:
-    """Plain, late and early at every stage."""
+def measure(images: Images, seed: int, stages: tuple[int, ...], fall: int, ways: dict, late: bool) -> list[dict]:
+    """Plain, late if asked for, and all other ways at every stage."""
     constant = {"epochs": stages[-1], "tail": 0.0}
-    trunk = Training(dataclasses.replace(PLAIN, **constant), images, seed).until(apart)
-    own, figures, started = Training(dataclasses.replace(VGP, **constant), images, seed, trunk), [], time.monotonic()
+    trunk, own, figures = Training(dataclasses.replace(PLAIN, **constant), images, seed), {}, []
+    for way, (other, apart) in sorted(ways.items(), key=lambda named: named[1][1]):
+        row = dataclasses.replace(VGP, **other, **constant)
+        own[way] = Training(row, images, seed, trunk.until(apart) if apart else None)
+    started = time.monotonic()
     for stage in stages:
-        trunk.until(stage - fall)
-        own.until(stage - fall - apart)
-        for way, row, begun in (("plain", PLAIN, trunk), ("late", VGP, trunk), ("early", VGP, own)):
+        branches = {"plain": (PLAIN, trunk.until(stage - fall))}
+        branches |= {"late": (VGP, trunk)} if late else {}
+        for way, (other, apart) in ways.items():
+            branches[way] = dataclasses.replace(VGP, **other), own[way].until(stage - fall - apart)
+        for way, (row, begun) in branches.items():
             figures.append({"epochs": stage, "way": way, **begun.fallen(row, fall)})
             print(figures[-1], f"{time.monotonic() - started:.0f} s", flush=True)
     return figures
 
 
 def main() -> None:
-    quick = "--quick" in sys.argv
+    quick, other = "--quick" in sys.argv, "--other" in sys.argv
     rows.ARCHITECTURES["small-draw", 1] = ((40,), ((96,),))
     images = reduced(256, 50) if quick else reduced(TRAINED, TESTED)
+    ways = OTHER if other else {"early": ({}, APART)}
     for seed in [int(told) for told in sys.argv[1:] if told.isdigit()] or [0]:
         if quick:
-            measure(images, seed, (3, 4), 1, 1)
+            sooner = {way: (more, min(apart, 1)) for way, (more, apart) in ways.items()}
+            measure(images, seed, (3, 4), 1, sooner, not other)
             continue
-        figures = measure(images, seed, STAGES, APART, FALL)
+        stages = STAGES[:2] if other else STAGES
+        figures = measure(images, seed, stages, FALL, ways, not other)
         settings = {**COMMON, "images": TRAINED, "apart": APART, "fall": FALL, "reach": VGP.reach, "seed": seed}
-        record.write(f"parting-{seed}", settings, figures)
+        record.write(f"ways-{seed}" if other else f"parting-{seed}", settings, figures)
 
 
 if __name__ == "__main__":

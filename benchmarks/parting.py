@@ -1,17 +1,18 @@
 """When has DRAW to learn with a VGP for it to be worth something? Small networks on sketches of 28 × 28, on a CPU.
 
-    VGP_DATA=... python benchmarks/parting.py [--quick] [--other] [SEED ...]
+    VGP_DATA=... python benchmarks/parting.py [--quick] [--ways plain,again,late,early] [--at 40,80,120] [SEED ...]
 
-A plain DRAW is trained at a constant rate, and a DRAW with a VGP that leaves it after ten epochs, at the same rate. At
-every stage the rate falls to zero in branches of 15 epochs: plain DRAW from the plain one; a VGP that begins with the
-plain one only then ("late"), as in the runs of `branches.py`; and a VGP from that which has learned as one ("early"),
-as with `--apart`. 12 glimpses of 40 latents, 96 units, 6000 images, Muon. A record for each seed. With `--other` early
-ones of other settings, in a record of their own, up to the second stage.
-Expected: the early one ahead of the late one, and both of plain DRAW, at first.
+A plain DRAW is trained at a constant rate, and beside it a DRAW with a VGP that leaves it after ten epochs, at the same
+rate. At every stage the rate falls to zero in branches of 15 epochs: plain DRAW from the plain one; a VGP that begins
+with the plain one only then ("late"), as in the runs of `branches.py`; and a VGP from that which has learned as one
+("early"), as with `--apart`. Two runs that leave each other differ by luck as well: a plain DRAW that leaves the first
+where the early VGP does ("again") tells by how much. 12 glimpses of 40 latents, 96 units, 6000 images, Muon. A record
+for each seed. More ways, such as "early with K = 4", stand below.
+Expected: the early one ahead of the late one, and both of plain DRAW, at first; the plain one that left, even with it.
 """
 
+import argparse
 import dataclasses
-import sys
 import time
 
 import ablation
@@ -26,16 +27,20 @@ from vgp.experiments import evaluate, rows
 from vgp.experiments.begun import taking
 
 SIDE, TRAINED, TESTED = 28, 6000, 1000
-STAGES, FALL, APART = (40, 80, 120), 15, 10  # epochs
+FALL, APART = 15, 10  # epochs
 COMMON = {"architecture": "small-draw", "glimpses": 12, "unroll": 4, "batch": 128, "rate": 1.2e-3}
 PLAIN = dataclasses.replace(rows.find("draw-sketch"), **COMMON)
 VGP = dataclasses.replace(rows.find("draw-sketch-vgp"), **COMMON, reach=1.0)
-OTHER = {
-    "from the start": ({}, 0),
-    "early, K = 4": ({"inner": ((0.0, 4),)}, APART),
-    "early, reach 0.2": ({"reach": 0.2}, APART),
-    "early, rank 32": ({"rank": 32}, APART),
-}  # what is set otherwise, and the epoch at which plain DRAW is left
+WAYS: dict[str, tuple[rows.Row, int | None]] = {
+    "plain": (PLAIN, None),
+    "again": (PLAIN, APART),
+    "late": (VGP, None),
+    "early": (VGP, APART),
+    "from the start": (VGP, 0),
+    "early with K = 4": (dataclasses.replace(VGP, inner=((0.0, 4),)), APART),
+    "early with reach 0.2": (dataclasses.replace(VGP, reach=0.2), APART),
+    "early with rank 32": (dataclasses.replace(VGP, rank=32), APART),
+}  # the row, and the epoch at which it leaves the first plain DRAW; None: at its branches only
 
 
 def reduced(train: int, test: int) -> Images:
@@ -77,39 +82,43 @@ class Training:
         return {"bound": bound.upper.value, "train": -float(branch.progress.history[-1, 0])}
 
 
-def measure(images: Images, seed: int, stages: tuple[int, ...], fall: int, ways: dict, late: bool) -> list[dict]:
-    """Plain, late if asked for, and all other ways at every stage."""
+def measure(images: Images, seed: int, ways: list[str], stages: list[int], fall: int, apart: int) -> list[dict]:
+    """Every way at every stage."""
     constant = {"epochs": stages[-1], "tail": 0.0}
     trunk, own, figures = Training(dataclasses.replace(PLAIN, **constant), images, seed), {}, []
-    for way, (other, apart) in sorted(ways.items(), key=lambda named: named[1][1]):
-        row = dataclasses.replace(VGP, **other, **constant)
-        own[way] = Training(row, images, seed, trunk.until(apart) if apart else None)
+    for way in sorted(ways, key=lambda way: WAYS[way][1] or 0):
+        row, left = WAYS[way]
+        if left is not None:
+            begun = trunk.until(min(left, apart)) if left else None
+            own[way] = Training(dataclasses.replace(row, **constant), images, seed, begun)
     started = time.monotonic()
     for stage in stages:
-        branches = {"plain": (PLAIN, trunk.until(stage - fall))}
-        branches |= {"late": (VGP, trunk)} if late else {}
-        for way, (other, apart) in ways.items():
-            branches[way] = dataclasses.replace(VGP, **other), own[way].until(stage - fall - apart)
-        for way, (row, begun) in branches.items():
+        for way in ways:
+            row, left = WAYS[way]
+            epoch = stage - fall
+            begun = trunk.until(epoch) if left is None else own[way].until(epoch - min(left, apart))
             figures.append({"epochs": stage, "way": way, **begun.fallen(row, fall)})
             print(figures[-1], f"{time.monotonic() - started:.0f} s", flush=True)
     return figures
 
 
 def main() -> None:
-    quick, other = "--quick" in sys.argv, "--other" in sys.argv
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("seeds", nargs="*", type=int, default=[0], metavar="SEED")
+    parser.add_argument("--ways", type=lambda told: told.split(","), default=["plain", "again", "late", "early"])
+    parser.add_argument("--at", type=lambda told: [*map(int, told.split(","))], default=[40, 80, 120])
+    parser.add_argument("--name", default="parting", help="of the records")
+    parser.add_argument("--quick", action="store_true", help="a few images and epochs, and no record")
+    options = parser.parse_args()
     rows.ARCHITECTURES["small-draw", 1] = ((40,), ((96,),))
-    images = reduced(256, 50) if quick else reduced(TRAINED, TESTED)
-    ways = OTHER if other else {"early": ({}, APART)}
-    for seed in [int(told) for told in sys.argv[1:] if told.isdigit()] or [0]:
-        if quick:
-            sooner = {way: (more, min(apart, 1)) for way, (more, apart) in ways.items()}
-            measure(images, seed, (3, 4), 1, sooner, not other)
+    images = reduced(256, 50) if options.quick else reduced(TRAINED, TESTED)
+    for seed in options.seeds:
+        if options.quick:
+            measure(images, seed, options.ways, [3, 4], 1, 1)
             continue
-        stages = STAGES[:2] if other else STAGES
-        figures = measure(images, seed, stages, FALL, ways, not other)
+        figures = measure(images, seed, options.ways, options.at, FALL, APART)
         settings = {**COMMON, "images": TRAINED, "apart": APART, "fall": FALL, "reach": VGP.reach, "seed": seed}
-        record.write(f"ways-{seed}" if other else f"parting-{seed}", settings, figures)
+        record.write(f"{options.name}-{seed}", settings, figures)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 from jax.scipy.special import logsumexp
 from numpy.polynomial.hermite_e import hermegauss
 from numpyro.distributions import constraints
+from scipy import stats
 from scipy.special import expit, ndtr, ndtri
 
 import vgp
@@ -155,6 +156,30 @@ def test_means_are_what_the_links_promise(case):
     name, meanfield, z, (mass, *_) = case
     promised = MEANS.get(name, np.exp)(np.asarray(inputs(meanfield)[0], float))
     np.testing.assert_allclose((mass * z).sum(0), promised, rtol=5e-3, atol=5e-3)  # f is bent a little
+
+
+# f and the second number s of each, as the docstrings have them.
+WRITTEN_OUT = {
+    "poisson": lambda f, s: stats.poisson(np.exp(f)),
+    "geometric": lambda f, s: stats.geom(1 / (1 + np.exp(f)), loc=-1),
+    "negative binomial": lambda f, s: stats.nbinom(s, s / (s + np.exp(f))),
+    "gamma": lambda f, s: stats.gamma(s, scale=np.exp(f) / s),
+    "exponential": lambda f, s: stats.expon(scale=np.exp(f)),
+    "log-normal": lambda f, s: stats.lognorm(s, scale=np.exp(f)),
+    "beta": lambda f, s: stats.beta(2 * s * expit(f), 2 * s * expit(-f)),
+    "student": lambda f, s: stats.t(4.0, loc=f, scale=s),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_densities_written_out(name):
+    meanfield = MEANFIELDS[name]
+    f = np.array([-0.3, 0.0, 0.4])  # where what is bent is straight
+    second = np.exp(np.asarray(getattr(meanfield, "log_extra", 0.0)))
+    q = WRITTEN_OUT[name](f, second)
+    z = np.array([[1.0, 3.0, 2.0], [0.0, 2.0, 5.0]]) if meanfield.support.is_discrete else np.array([[0.2, 0.5, 0.9]])
+    exact = q.logpmf(z) if meanfield.support.is_discrete else q.logpdf(z)
+    np.testing.assert_allclose(meanfield.given(jnp.asarray(f, float), None).each(jnp.asarray(z)), exact, rtol=2e-3)
 
 
 def test_draws_have_these_probabilities(case):
@@ -350,6 +375,10 @@ BAD = {
     r"a pair of a mean-field and a number, got Bernoulli\(": lambda: Mixed(Bernoulli()),
     r"a pair of a mean-field and a number, got \(3,": lambda: Mixed((3, Bernoulli())),
     "has 1 or more variables, got 2.0 of them": lambda: Mixed((Bernoulli(), 2.0)),
+    "has 1 or more variables, got True of them": lambda: Mixed((Bernoulli(), True)),
+    "Binomial mean-field is of 1 or more variables, got 2.5 of them": lambda: NegativeBinomial(2.5),
+    "Normal mean-field is of 1 or more variables, got -1 of them": lambda: Normal(-1),
+    r"one of vgp.meanfield, such as Bernoulli\(\), got <class": lambda: vgp.VGP(2, meanfield=Poisson, key=jr.key(0)),
     "This Mixed mean-field is of 3 variables, and the family of 4": lambda: Mixed((Bernoulli(), 3)).outputs(4),
     "This Gamma mean-field is of 2 variables, and the family of 3": lambda: vgp.VGP(
         3, meanfield=Gamma(2), key=jr.key(0)

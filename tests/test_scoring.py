@@ -18,7 +18,7 @@ from vgp.bounds import Importance
 from vgp.families import Factorised
 from vgp.gradients import ARM, VIMCO, DisARM, LocalExpectations, Pathwise, ScoreFunction
 from vgp.kernels import ARD
-from vgp.meanfield import Bernoulli, Categorical, Mixed, Normal
+from vgp.meanfield import Bernoulli, Categorical, Geometric, Mixed, NegativeBinomial, Normal, Poisson
 
 NODES = 20
 
@@ -128,11 +128,11 @@ def mixed_exactly(target):
     return value
 
 
-def by_estimator(target, family, bound, gradient, batches, n):
+def by_estimator(target, family, bound, gradient, batches, n, at_once=1):
     def one(key):
         return flat_gradient_traced(lambda f: bound(target, f, key, n, gradient).mean(), family)
 
-    values = np.asarray(jax.jit(lambda keys: jax.lax.map(one, keys))(jr.split(jr.key(2), batches)))
+    values = np.asarray(jax.jit(lambda keys: jax.lax.map(one, keys, batch_size=at_once))(jr.split(jr.key(2), batches)))
     return values.mean(0), values.std(0) / np.sqrt(batches)
 
 
@@ -188,22 +188,73 @@ def test_unbiased(coins, gradient, inner, outer):
     assert_same(found, exact)
 
 
-@pytest.mark.parametrize("outer", [1, 2])
-def test_unbiased_for_a_product(outer):
-    # There is no ξ, so that all estimators cost little: the bound is a sum over the states, and over pairs of them.
-    family = moved(Factorised(2, Bernoulli(), key=jr.key(0)), jr.key(1))
-    chosen = jnp.asarray(list(itertools.product(itertools.product([0.0, 1.0], repeat=2), repeat=outer)))
+def product_of(meanfield, dim):
+    """A family without ξ, for which all estimators cost little."""
+    return moved(Factorised(dim, meanfield, key=jr.key(0)), jr.key(1))
 
-    def exactly(family):
+
+def product_exactly(target, states, outer=1):
+    """The derivative of its bound: a sum over the states, or over all choices of several."""
+    chosen = jnp.asarray(list(itertools.product(states, repeat=outer)), float)
+
+    def value(family):
         log_q = jax.vmap(family.log_prob)(chosen)
-        ratios = jax.vmap(COINS.log_probs)(chosen) - log_q
+        ratios = jax.vmap(target.log_probs)(chosen) - log_q
         return jnp.sum(jnp.exp(log_q.sum(1)) * (logsumexp(ratios, axis=1) - jnp.log(outer)))
 
-    exact = flat_gradient(exactly, family)
-    estimators = [ScoreFunction("none", False), VIMCO()] if outer > 1 else PRODUCT
-    bounds = Importance(inner=3, outer=outer)
+    return value
+
+
+PAIRS = list(itertools.product([0.0, 1.0], repeat=2))
+
+
+@pytest.mark.parametrize("outer", [1, 2, 3])
+def test_unbiased_for_a_product(outer):
+    family = product_of(Bernoulli(), 2)
+    exact = flat_gradient(product_exactly(COINS, PAIRS, outer), family)
+    estimators = {1: PRODUCT, 2: [ScoreFunction("none", False), VIMCO()], 3: [VIMCO()]}[outer]
     for gradient in estimators:
-        assert_same(by_estimator(COINS, family, bounds, gradient, 200, 1024), exact)
+        found = by_estimator(COINS, family, Importance(inner=3, outer=outer), gradient, 200, 1024 // outer * outer)
+        assert_same(found, exact)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_baseline_of_few_other_draws_is_unbiased(n):
+    # Where a draw had a part in its own baseline, the gradient would be shorter by 1 / n.
+    family = product_of(Bernoulli(), 2)
+    exact = flat_gradient(product_exactly(COINS, PAIRS), family)
+    for gradient in (ScoreFunction("mean", False), ScoreFunction("optimal", False)):
+        assert_same(by_estimator(COINS, family, Importance(), gradient, 80_000, n, 1000), exact)
+
+
+def slow(name):
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
+KINDS_OF = {
+    "classes": (Categorical(3), constraints.integer_interval(0, 2), 3),
+    "poisson": (Poisson(), constraints.nonnegative_integer, 40),
+    "geometric": (Geometric(), constraints.nonnegative_integer, 150),
+    "negative binomial": (NegativeBinomial(1, initial=2.0), constraints.nonnegative_integer, 100),
+}
+
+
+@pytest.mark.parametrize("name", ["classes", "poisson", *(slow(n) for n in ("geometric", "negative binomial"))])
+def test_unbiased_for_counts_and_classes(name):
+    meanfield, support, values = KINDS_OF[name]
+    target = vgp.target(lambda z: -0.3 * (z[0] - 2.0) ** 2, jnp.zeros(1), support)
+    family = product_of(meanfield, 1)
+    exact = flat_gradient(product_exactly(target, np.arange(values)[:, None] + 0.0), family)
+    assert_same(by_estimator(target, family, Importance(), ScoreFunction(), 400, 1024), exact)
+
+
+def test_without_terms_nothing_is_left_out(coins):
+    plain = vgp.target(lambda z: 1.3 * z[0] * z[1] - z[0], jnp.zeros(2), constraints.boolean)
+    found = [
+        flat_gradient(lambda f, g=ScoreFunction("mean", rb): Importance()(plain, f, jr.key(3), 8, g).mean(), coins)
+        for rb in (False, True)
+    ]
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,9 @@ def table(head, rows) -> str:
 
 
 def mean_and_error(values) -> str:
-    """A mean over seeds, and its standard error."""
-    return f"{statistics.fmean(values):.2f} ± {statistics.stdev(values) / len(values) ** 0.5:.2f}"
+    """A mean over seeds, and its standard error if there are several."""
+    error = f" ± {statistics.stdev(values) / len(values) ** 0.5:.2f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.2f}{error}"
 
 
 def small(rows, named) -> str:

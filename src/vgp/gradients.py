@@ -75,9 +75,9 @@ class ScoreFunction(AbstractScore):
     """The black-box gradient (Ranganath, Gerrish, Blei 2014): the signal is the bound's value, less a baseline.
 
     `baseline`, always of the other draws, so that the gradient stays unbiased: "mean", "optimal", the mean weighted by
-    the squared scores, which is the control variate of the paper for each variable, or "none". With `rao_blackwell` a
-    variable's signal leaves out what does not depend on it: the log q of the other variables, and the terms of log p
-    that it has no part in, where the target has terms.
+    the squared scores, which is the control variate of the paper for each variable, or "none". With `rao_blackwell`,
+    where the target has terms, a variable's signal leaves out what does not depend on it: the terms of log p that it
+    has no part in, and the log q of the other variables.
     """
 
     baseline: Literal["none", "mean", "optimal"] = eqx.field(static=True, default="optimal")
@@ -86,6 +86,8 @@ class ScoreFunction(AbstractScore):
     def __check_init__(self):
         if self.baseline not in ("none", "mean", "optimal"):
             raise ValueError(f"The baseline is 'none', 'mean' or 'optimal', got {self.baseline!r}.")
+        if not isinstance(self.rao_blackwell, bool):
+            raise TypeError(f"rao_blackwell is True or False, got {self.rao_blackwell!r}.")
 
 
 VALUES = ScoreFunction("none", False)  # for a bound of whatever family, where nobody asks for its gradient
@@ -104,7 +106,10 @@ class ARM(AbstractScore):
 
 
 class DisARM(AbstractScore):
-    """`ARM` with u integrated out given the two draws (Dong, Mnih, Tucker 2020): never of larger variance."""
+    """`ARM` with u integrated out given the two draws (Dong, Mnih, Tucker 2020): never of larger variance.
+
+    Beside Bernoulli variables, other discrete ones have the score function with the optimal baseline in the same step.
+    """
 
 
 class LocalExpectations(AbstractScore):

@@ -99,13 +99,12 @@ def _datapoints(view: Any) -> int:
 def _signals(target, conditional: Factors, z, value, rao_blackwell: bool) -> Float[Array, "n s"]:
     # The value for every variable with a score, without what does not depend on it.
     which = conditional.scored
-    if not rao_blackwell:
+    found = target.log_terms(z) if rao_blackwell else None
+    if found is None:
+        # log q of the others is nearly what log p is, where the fit is good: it stays where all of log p does.
         return jnp.broadcast_to(value[:, None], (len(value), len(which)))
     each = conditional.each(z)
     signals = value[:, None] + each.sum(-1, keepdims=True) - each[:, which]
-    found = target.log_terms(z)
-    if found is None:
-        return signals
     terms, touches = found
     return signals - terms @ (~jnp.asarray(touches)[:, which]).astype(terms.dtype)
 
@@ -118,7 +117,7 @@ def _baseline(signals, slopes, datapoints: int, kind: str):
     if count < 2:
         raise ValueError(
             "A baseline is made from the other draws of a datapoint, and there is only one; take 2 draws or more, or "
-            "vgp.gradients.ScoreFunction(baseline='none')."
+            "vgp.gradients.ScoreFunction('none')."
         )
     grouped = signals.reshape(count, datapoints, -1)
 

@@ -8,6 +8,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..meanfield import AbstractMeanField, Factors
+from ..meanfield.base import outputs_of
 from ..noise import initial_normal, sample
 from .base import AbstractExact, AbstractView, Draw
 from .place import Place
@@ -26,7 +27,7 @@ class Factorised(AbstractExact):
     place: Place | None
 
     def __init__(self, dim: int, meanfield: AbstractMeanField, *, key: PRNGKeyArray):
-        drawn, driven = meanfield.outputs(dim)
+        drawn, driven = outputs_of(meanfield, dim)
         self.dim, self.meanfield, self.place = dim, meanfield, None
         self.f, self.drive = 0.1 * initial_normal(key, (drawn,)), jnp.zeros(driven)
 

@@ -12,6 +12,7 @@ from ..auxiliary import AbstractAuxiliary, Residual
 from ..compiling import once
 from ..gp import ARD, AbstractKernel, Grid, conditioned, told
 from ..meanfield import AbstractMeanField, Normal
+from ..meanfield.base import outputs_of
 from ..noise import initial_normal, sample
 from .base import AbstractHierarchical, AbstractView
 from .place import Place
@@ -89,7 +90,7 @@ class VGP(AbstractHierarchical):
         self.inputs = _inputs(inputs, num_data, c, inputs_key)
         self.kernel = _kernel(self.inputs, c) if kernel is None else kernel
         self.meanfield = Normal(dim, initial=0.5) if meanfield is None else meanfield
-        drawn, driven = self.meanfield.outputs(dim)
+        drawn, driven = outputs_of(self.meanfield, dim)
         p = drawn + driven
         m = self.num_data
         if outputs is None:

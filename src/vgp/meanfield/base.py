@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 from numpyro.distributions import constraints
 
@@ -68,6 +69,19 @@ class AbstractMeanField(eqx.Module):
         root of their Fisher information.
         """
         raise NotImplementedError
+
+
+def outputs_of(meanfield: AbstractMeanField, dim: int) -> tuple[int, int]:
+    """How many outputs feed `dim` variables; refuses what is no mean-field."""
+    if not isinstance(meanfield, AbstractMeanField):
+        raise TypeError(f"meanfield must be one of vgp.meanfield, such as Bernoulli(), got {meanfield!r}.")
+    return meanfield.outputs(dim)
+
+
+def some(meanfield: AbstractMeanField, dim: int) -> None:
+    """Refuses a number of variables that is none."""
+    if isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 1:
+        raise ValueError(f"A {type(meanfield).__name__} mean-field is of 1 or more variables, got {dim!r} of them.")
 
 
 def same_size(meanfield: AbstractMeanField, own: int, dim: int) -> None:

@@ -12,6 +12,7 @@ from .mixed import Mixed
 from .normal import Normal
 
 Support = constraints.Constraint
+UNNAMED = "the values"  # of an example without names
 CLASSES = 1000  # the most that a variable may have for a mean-field to be chosen: each is an output of the process
 
 
@@ -40,7 +41,9 @@ def check(
     wanted = [(name, support) for name, support, size in supports for _ in range(size)]
     for (name, support), given in zip(wanted, own, strict=True):
         if _kind(support) != _kind(given) and not _few_of(support, given):
-            raise ValueError(f"{_lie(name)} in {told(support)}, and the family in {told(given)}; {advice}.")
+            lost = _loses(name, support, given)
+            kept = f"; to keep it on a support of its own: target.kept({name!r})" if lost else ""
+            raise ValueError(f"{_lie(name)} in {told(support)}, and the family in {told(given)}; {advice}{kept}.")
 
 
 def told(support: Support) -> str:
@@ -55,8 +58,13 @@ def _few_of(support: Support, given: Support) -> bool:
     return support is constraints.nonnegative_integer and classes
 
 
+def _loses(name: str, support: Support, given: Support) -> bool:
+    # May it have had this support before it was taken to the real line?
+    return support is constraints.real and not given.is_discrete and name != UNNAMED
+
+
 def _lie(name: str) -> str:
-    return "The values lie" if name == "the values" else f"'{name}' lies"
+    return "The values lie" if name == UNNAMED else f"'{name}' lies"
 
 
 def _limit(support: Support, name: str) -> float | None:

@@ -23,7 +23,7 @@ class Mixed(AbstractMeanField):
                     f"A block of a Mixed mean-field is a pair of a mean-field and a number, got {block!r}; write "
                     "Mixed((Bernoulli(), 3), (Normal(2), 2))."
                 )
-            if not isinstance(block[1], int) or block[1] < 1:
+            if isinstance(block[1], bool) or not isinstance(block[1], int | np.integer) or block[1] < 1:
                 raise TypeError(f"A block of a Mixed mean-field has 1 or more variables, got {block[1]!r} of them.")
         self.parts, self.sizes = zip(*blocks, strict=True)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .base import REACH, AbstractMeanField, bent, same_size
+from .base import REACH, AbstractMeanField, bent, same_size, some
 
 Extra = Literal["learned", "gp"]
 
@@ -25,6 +25,7 @@ class AbstractShaped(AbstractMeanField):
     def __init__(self, dim: int, extra: Extra = "learned", initial: float = 1.0):
         if extra not in ("learned", "gp"):
             raise ValueError(f"The extra of a {type(self).__name__} mean-field is 'learned' or 'gp', got {extra!r}.")
+        some(self, dim)
         if not initial > 0:
             raise ValueError(
                 f"The initial extra of a {type(self).__name__} mean-field must be positive, got {initial}."

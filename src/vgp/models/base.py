@@ -1,21 +1,38 @@
 """A model with learned parameters, and the target that it is at a batch of data."""
 
 import abc
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
+from jax.core import Tracer
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..target import Target
+
+
+class Kind(NamedTuple):
+    """What a model's data are: their name, what they must be, and what to do with others."""
+
+    name: str
+    told: str
+    inside: Callable[[np.ndarray], np.ndarray]
+    advice: str
+
+
+PIXELS = Kind("pixels", "numbers from 0 to 1", lambda x: (x >= 0) & (x <= 1), "scale them, for example by 1 / 255")
+COUNTS = Kind("counts", "whole numbers from 0 on", lambda x: (x >= 0) & (x == np.round(x)), "round or shift them")
 
 
 class AbstractModel(eqx.Module):
     """p(x, z) = p(x | z) p(z). To add one, subclass and give:
 
     - `dim`, the number of latent variables of one datapoint;
+    - `observed`, how many values a datapoint has, and `data`, what they are, if not `PIXELS`;
     - `log_likelihood(x, z)`, log p(x | z) for a batch of rows;
     - `log_prior(z)`, log p(z);
     - `divergence(conditional, z)`, KL(q(z | ξ) ‖ p(z)) as far as it has a closed form, with the rest at the draws z;
@@ -23,6 +40,11 @@ class AbstractModel(eqx.Module):
     """
 
     dim: eqx.AbstractVar[int]
+    data: ClassVar[Kind] = PIXELS
+
+    @property
+    @abc.abstractmethod
+    def observed(self) -> int: ...
 
     @abc.abstractmethod
     def log_likelihood(self, x: Float[Array, "n i"], z: Float[Array, "n d"]) -> Float[Array, " n"]: ...
@@ -41,7 +63,25 @@ class AbstractModel(eqx.Module):
 
     def at(self, x: Float[Array, "b i"], weight: Float[Array, ""] | float = 1.0) -> "Batch":
         """The target at a batch of b datapoints; `weight` multiplies the log likelihood (KL warm-up)."""
+        self._check(x)
         return Batch(dim=self.dim, model=self, x=x, weight=jnp.asarray(weight))
+
+    def _check(self, x):
+        name, kind, n = type(self).__name__, self.data, self.observed
+        if jnp.ndim(x) != 2 or jnp.shape(x)[1] != n:
+            raise ValueError(
+                f"The data of this {name} are rows of {n} {kind.name}, got shape {jnp.shape(x)}; pass (n, {n}), one "
+                f"datapoint as x[None], or build the {name} with as many {kind.name} as there are."
+            )
+        if isinstance(x, Tracer):  # inside a compiled function there are no values to look at
+            return
+        values = np.asarray(x)
+        wrong = values[~(np.isfinite(values) & kind.inside(values))]
+        if wrong.size:
+            raise ValueError(
+                f"The data of this {name} are {kind.name}, {kind.told}, got {wrong[0]:g}; {kind.advice}, or take a "
+                "model of other values."
+            )
 
 
 class Batch(Target):

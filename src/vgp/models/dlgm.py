@@ -72,6 +72,10 @@ class DLGM(AbstractModel):
             for above, units, below, k in zip(latents[1:], hidden[1:], latents[:-1], keys[2:], strict=True)
         )
 
+    @property
+    def observed(self):
+        return self.logits.bias.shape[0]
+
     def _split(self, z):
         ends = [sum(self.latents[: i + 1]) for i in range(len(self.latents) - 1)]
         return jnp.split(z, ends, axis=-1)

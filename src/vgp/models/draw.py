@@ -76,6 +76,10 @@ class DRAW(AbstractModel):
         likely = np.full(pixels, 0.5) if mean is None else np.clip(np.asarray(mean, float), 1e-3, 1 - 1e-3)
         self.blank = jnp.asarray(np.log(likely) - np.log1p(-likely), float)
 
+    @property
+    def observed(self):
+        return self.shape[0] * self.shape[1]
+
     def begin(self, n: int) -> Canvas:
         """n blank canvases."""
         return Canvas(self.cell.begin(n), jnp.broadcast_to(self.blank, (n, len(self.blank))))

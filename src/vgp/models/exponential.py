@@ -8,12 +8,11 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import numpyro.distributions as dist
-from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from numpyro.distributions import constraints
 
 from ..noise import initial_normal
-from .base import AbstractModel
+from .base import COUNTS, AbstractModel
 from .sbn import layered_touches, split_layers
 
 FLOOR = 1e-6  # added to every mean: a layer of Poisson variables may be zero throughout
@@ -47,6 +46,7 @@ class DEF(AbstractModel):
     positive, Poisson ones are counts as floats. `mean` is the mean of each count, where W₀ starts.
     """
 
+    data = COUNTS
     dim: int = eqx.field(static=True)
     latents: tuple[int, ...] = eqx.field(static=True)
     kinds: tuple[str, ...] = eqx.field(static=True)
@@ -81,22 +81,9 @@ class DEF(AbstractModel):
         pairs = zip(latents[1:], latents[:-1], keys[1:], strict=True)
         self.layers = tuple(PositiveWeights(above, np.ones(below), key=k) for above, below, k in pairs)
 
-    def at(self, x, weight=1.0):
-        counts = self.weights.raw.shape[1]
-        if jnp.ndim(x) != 2 or jnp.shape(x)[1] != counts:
-            raise ValueError(
-                f"The data of this DEF are rows of {counts} counts, got shape {jnp.shape(x)}; pass (n, {counts}), one "
-                "datapoint as x[None], or build the DEF with as many counts as there are."
-            )
-        if not isinstance(x, Tracer):  # inside a compiled function there are no values to look at
-            values = np.asarray(x)
-            wrong = values[~(np.isfinite(values) & (values >= 0) & (values == np.round(values)))]
-            if wrong.size:
-                raise ValueError(
-                    f"The data of a DEF are counts, whole numbers from 0 on, got {wrong[0]:g}; round or shift them, or "
-                    "take a model of other values."
-                )
-        return super().at(x, weight)
+    @property
+    def observed(self):
+        return self.weights.raw.shape[1]
 
     @property
     def supports(self) -> tuple[constraints.Constraint, ...]:

@@ -66,6 +66,10 @@ class SBN(AbstractModel):
         self.prior = jnp.asarray(np.zeros(latents[-1]), float)
 
     @property
+    def observed(self):
+        return self.logits.bias.shape[0]
+
+    @property
     def supports(self) -> tuple[constraints.Constraint, ...]:
         """The support of each layer's units, the lowest first."""
         return (constraints.boolean,) * len(self.latents)

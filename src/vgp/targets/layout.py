@@ -33,6 +33,7 @@ class Layout(eqx.Module):
     @staticmethod
     def of(example: PyTree, supports: list[constraints.Constraint]) -> "Layout":
         paths, treedef = tree_flatten_with_path(example)
+        supports = [_single(support) for support in supports]
         names = tuple(keystr(path, simple=True, separator=".") for path, _ in paths)
         shapes = tuple(jnp.shape(leaf) for _, leaf in paths)
         transforms = tuple(_bijection(name, support) for name, support in zip(names, supports, strict=True))
@@ -85,6 +86,12 @@ class Layout(eqx.Module):
     def unconstrain(self, z: Values) -> Float[Array, " d"]:
         """The inverse of `constrain`."""
         leaves = self.treedef.flatten_up_to(z)
+        for name, shape, leaf in zip(self.names, self.shapes, leaves, strict=True):
+            if jnp.shape(leaf) != shape:
+                told = f"'{name}' is" if name else "The values are"
+                raise ValueError(
+                    f"{told} of shape {shape}, got {jnp.shape(leaf)}; where a batch is asked for, its axis comes first."
+                )
         pieces = [jnp.ravel(t.inv(jnp.asarray(x, float))) for t, x in zip(self.transforms, leaves, strict=True)]
         return jnp.concatenate(pieces)
 
@@ -139,6 +146,13 @@ class AbstractLaidOut(Target):
 def _whole(piece, dtype):
     # A whole number that was kept as a float.
     return jnp.round(jax.lax.stop_gradient(piece)).astype(dtype)
+
+
+def _single(support: constraints.Constraint) -> constraints.Constraint:
+    # What holds for every value by itself, as behind `to_event`.
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support
 
 
 def _bijection(name: str, support: constraints.Constraint) -> Transform:

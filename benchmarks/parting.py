@@ -7,7 +7,7 @@ rate. At every stage the rate falls to zero in branches of 15 epochs: plain DRAW
 with the plain one only then ("late"), as in the runs of `branches.py`; and a VGP from that which has learned as one
 ("early"), as with `--apart`. Two runs that leave each other differ by luck as well: a plain DRAW that leaves the first
 where the early VGP does ("again") tells by how much. 12 glimpses of 40 latents, 96 units, 6000 images, Muon. A record
-for each seed. More ways, such as "early with K = 4", stand below.
+for each seed. More ways stand below, such as a VGP "from the start", and those of other settings.
 Expected: the early one ahead of the late one, and both of plain DRAW, at first; the plain one that left, even with it.
 """
 
@@ -37,9 +37,11 @@ WAYS: dict[str, tuple[rows.Row, int | None]] = {
     "late": (VGP, None),
     "early": (VGP, APART),
     "from the start": (VGP, 0),
-    "early with K = 4": (dataclasses.replace(VGP, inner=((0.0, 4),)), APART),
-    "early with reach 0.2": (dataclasses.replace(VGP, reach=0.2), APART),
-    "early with rank 32": (dataclasses.replace(VGP, rank=32), APART),
+    "K = 4": (dataclasses.replace(VGP, inner=((0.0, 4),)), 0),
+    "rank 32": (dataclasses.replace(VGP, rank=32), 0),
+    "c = 32": (dataclasses.replace(VGP, latent_dim=32), 0),
+    "reach 0.2": (dataclasses.replace(VGP, reach=0.2), 0),
+    "reach 3": (dataclasses.replace(VGP, reach=3.0), 0),
 }  # the row, and the epoch at which it leaves the first plain DRAW; None: at its branches only
 
 

@@ -23,7 +23,7 @@ from vgp.meanfield import Bernoulli, Beta, Categorical, Gamma, Mixed, Normal, Po
 from vgp.montecarlo import enumerate_states, enumerated, kl
 from vgp.plots import compare
 from vgp.result import Settings, Status
-from vgp.targets.discrete import ising_ring, mixture_assignments, two_mode_ring
+from vgp.targets.discrete import ising_ring, mixture_assignments, noisy_or, two_mode_ring
 
 matplotlib.use("Agg")
 KEY = jr.key(0)
@@ -85,9 +85,11 @@ def test_a_frustrated_ring(n, steps, draws):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("problem", "n"), [(ising_ring(8), 8), (ising_ring(10), 10), (two_mode_ring(12), 12)], ids=["8", "10", "two modes"]
+    ("problem", "n"),
+    [(ising_ring(8), 8), (ising_ring(12), 12), (two_mode_ring(12), 12), (noisy_or(8, 8), 8)],
+    ids=["8", "12", "two modes", "noisy-or"],
 )
-def test_rings(problem, n):
+def test_multimodal_posteriors(problem, n):
     _, ours, mean_field, found, exact = held_against(problem, n, steps=6000)
     assert ours < 0.1 * mean_field
     np.testing.assert_allclose(found.means, exact.means, atol=0.05)

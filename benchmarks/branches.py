@@ -6,8 +6,9 @@ The first row is trained at a constant rate (`vgp train --tail 0`), the trunk. B
 the last `--fall` of them are a run of its own for every row, begun with the trunk (`--start`), in which the rate falls
 to zero. The rows of one stage then differ by these epochs only: two runs of DRAW from the start differ by more with the
 seed than they do with the family. With `--apart EPOCH` the other rows leave the trunk there: each goes on from that
-epoch at the same constant rate by itself, and has its branches from its own. Branches go `--at-once` beside a trunk;
-with `--here` everything goes in this one process, a run after the other, and no step is compiled twice.
+epoch at the same constant rate by itself, and has its branches from its own. With `--apart 0` they share nothing: every
+row has a trunk of its own from the start, and only several seeds tell what is luck. Branches go `--at-once` beside a
+trunk; with `--here` everything goes in this one process, a run after the other, and no step is compiled twice.
 
 A row may have options of `vgp train` behind its name, in quotes: "draw-sketch-vgp --set reach=1.0". `--options` are for
 all rows.
@@ -70,16 +71,19 @@ class Branches:
         return True
 
     def trunk(self, name: str, stage: int) -> Path | None:
-        """What the row branches from before a stage: the first row's trunk, or its own that has left that one."""
+        """What the row branches from before a stage: the first row's trunk, or its own that may have left that one."""
         runs, first, apart = self.options.runs, self.first, self.options.apart
-        epochs, root = stage - self.options.fall, runs / f"{first}-trunk-root"
-        if apart and not self.grown(first, root, apart):
-            return None
-        if apart == epochs:
-            return root
-        own, more = (first, ()) if name == first or not apart else (name, ("--start", str(root)))
+        epochs, root, more = stage - self.options.fall, runs / f"{first}-trunk-root", ()
+        own = first if apart is None else name
+        if apart:
+            if not self.grown(first, root, apart):
+                return None
+            if apart == epochs:
+                return root
+            if own != first:
+                epochs, more = epochs - apart, ("--start", str(root))
         there = runs / f"{own}-trunk-{stage}"
-        return there if self.grown(own, there, epochs if own == first else epochs - apart, *more) else None
+        return there if self.grown(own, there, epochs, *more) else None
 
     def grow(self) -> None:
         """The trunks, and at every stage their branches beside them."""
@@ -102,7 +106,7 @@ def main() -> None:
     parser.add_argument("--at", type=lambda told: [*map(int, told.split(","))], default=[100, 200, 300])
     parser.add_argument("--fall", type=int, default=20, help="epochs in which the rate falls")
     parser.add_argument(
-        "--apart", type=int, default=0, help="the epoch at which the rows part, before their branches do"
+        "--apart", type=int, help="the epoch at which the rows part, before their branches do; 0: from the start"
     )
     parser.add_argument("--at-once", type=int, default=1, help="branches side by side, beside the trunk")
     parser.add_argument("--here", action="store_true", help="in this process, one after the other")

@@ -28,9 +28,9 @@ from vgp.experiments.begun import taking
 
 SIDE, TRAINED, TESTED = 28, 6000, 1000
 FALL, APART = 15, 10  # epochs
-COMMON = {"architecture": "small-draw", "glimpses": 12, "unroll": 4, "batch": 128, "rate": 1.2e-3}
+COMMON = {"architecture": "small-draw", "glimpses": 12, "unroll": 4}
 PLAIN = dataclasses.replace(rows.find("draw-sketch"), **COMMON)
-VGP = dataclasses.replace(rows.find("draw-sketch-vgp"), **COMMON, reach=1.0)
+VGP = dataclasses.replace(rows.find("draw-sketch-vgp"), **COMMON)
 WAYS: dict[str, tuple[rows.Row, int | None]] = {
     "plain": (PLAIN, None),
     "again": (PLAIN, APART),
@@ -119,7 +119,8 @@ def main() -> None:
             measure(images, seed, options.ways, [3, 4], 1, 1)
             continue
         figures = measure(images, seed, options.ways, options.at, FALL, APART)
-        settings = {**COMMON, "images": TRAINED, "apart": APART, "fall": FALL, "reach": VGP.reach, "seed": seed}
+        settings = {**COMMON, "batch": VGP.batch, "rate": VGP.rate, "reach": VGP.reach, "images": TRAINED}
+        settings |= {"apart": APART, "fall": FALL, "seed": seed}
         record.write(f"{options.name}-{seed}", settings, figures)
 
 

@@ -68,13 +68,10 @@ def sticks(f):
     return (1 - first) * second + 2 * (1 - first) * (1 - second)
 
 
+LINKS = {"probit": ndtr, "logit": expit, "log": np.exp, "identity": lambda f: f}
 MEANS = {
-    "probit": ndtr,
-    "logit": expit,
     "categorical": sticks,
     "log-normal": lambda f: np.exp(f + 0.5 * 0.5**2),
-    "beta": expit,
-    "student": lambda f: f,
     "mixed": lambda f: np.array([ndtr(f[0]), f[1], np.exp(f[2])]),
 }
 
@@ -154,7 +151,8 @@ def test_probabilities_sum_to_one(case):
 
 def test_means_are_what_the_links_promise(case):
     name, meanfield, z, (mass, *_) = case
-    promised = MEANS.get(name, np.exp)(np.asarray(inputs(meanfield)[0], float))
+    mean = MEANS[name] if name in MEANS else LINKS[meanfield.link]
+    promised = mean(np.asarray(inputs(meanfield)[0], float))
     np.testing.assert_allclose((mass * z).sum(0), promised, rtol=5e-3, atol=5e-3)  # f is bent a little
 
 
@@ -225,6 +223,15 @@ def test_f_integrates(name):
 
     assert meanfield.collapses
     np.testing.assert_allclose(*both(meanfield), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", MEANFIELDS)
+def test_what_can_be_followed_is_known_beforehand(name):
+    meanfield = MEANFIELDS[name]
+    q = meanfield.given(*inputs(meanfield))
+    assert meanfield.reparameterised == all(q.reparameterised) == (name in CONTINUOUS)
+    parts = getattr(meanfield, "parts", (meanfield,))
+    assert meanfield.link == ", ".join(part.link for part in parts)
 
 
 def test_what_integrates_and_what_does_not():

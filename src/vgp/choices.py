@@ -107,11 +107,11 @@ def choose_gradient(gradient, bound, family) -> AbstractGradient:
         return Pathwise()
     outer, inner = getattr(bound, "outer", 1), getattr(bound, "inner", 16 if bound is None else 0)
     meanfield = getattr(family, "meanfield", Normal(family.dim))
-    supports = [support for support, _ in meanfield.supports]
-    if any(support.is_discrete for support in supports):
+    if not meanfield.reparameterised:
         if outer > 1:
             return VIMCO()
-        return DisARM() if any(support is constraint.boolean for support in supports) else ScoreFunction()
+        binary = any(support is constraint.boolean for support, _ in meanfield.supports)
+        return DisARM() if binary else ScoreFunction()
     if not meanfield.collapses:
         return Pathwise()  # q(f | ξ) is in both q and r, and cancels only where both are differentiated
     if outer > 1 or (inner > 0 and not isinstance(family, AbstractExact)):

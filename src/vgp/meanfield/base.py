@@ -20,7 +20,7 @@ class AbstractMeanField(eqx.Module):
     - `given(f, drive)`: the distribution q(z | f);
     - `integrated(mean, variance, drive)`: q(z | ξ) with f ~ N(mean, variance) integrated out, where `collapses` says
       that this has a closed form;
-    - `support`, a numpyro constraint of one variable;
+    - `support`, a numpyro constraint of one variable, and `link`, by name, of what f is: of the mean, or of a median;
     - unless it is `located`, `features(dim)` and `seen(z)`: how many numbers the auxiliary model sees of z, and which;
     - where `linearises` is true, `slopes(q, e)`, for an auxiliary model that follows the warp.
 
@@ -30,6 +30,7 @@ class AbstractMeanField(eqx.Module):
 
     located: ClassVar[bool] = False
     support: ClassVar[constraints.Constraint] = constraints.real
+    link: ClassVar[str] = "identity"
 
     @property
     def collapses(self) -> bool:
@@ -45,6 +46,11 @@ class AbstractMeanField(eqx.Module):
     def supports(self) -> list[tuple[constraints.Constraint, int | None]]:
         """The support of each block of variables and their number, None if there is but one block."""
         return [(self.support, None)]
+
+    @property
+    def reparameterised(self) -> bool:
+        """Can the draws of all its variables be followed by a gradient?"""
+        return not any(support.is_discrete for support, _ in self.supports)
 
     def outputs(self, dim: int) -> tuple[int, int]:
         return dim, 0

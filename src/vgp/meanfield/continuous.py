@@ -17,6 +17,7 @@ class Gamma(AbstractShaped):
     """q(z_i | f_i) with the mean exp(f_i); the extra is the shape."""
 
     support = constraints.positive
+    link = "log"
 
     def __init__(self, dim: int, extra: Extra = "learned", initial: float = 1.0):
         super().__init__(dim, extra, initial)
@@ -33,6 +34,7 @@ class Exponential(AbstractMeanField):
     """q(z_i | f_i) with the mean exp(f_i)."""
 
     support = constraints.positive
+    link = "log"
 
     def given(self, f, drive):
         return Factors((dist.Exponential(jnp.exp(-bent(f, LOGS))),))
@@ -45,6 +47,7 @@ class LogNormal(AbstractShaped):
     """log z_i ~ N(f_i, s_i²), s being the extra. f integrates: log z_i ~ N(m, v + s_i²) for f_i ~ N(m, v)."""
 
     support = constraints.positive
+    link = "log"
 
     def __init__(self, dim: int, extra: Extra = "learned", initial: float = 1.0):
         super().__init__(dim, extra, initial)
@@ -69,6 +72,7 @@ class Beta(AbstractShaped):
     """q(z_i | f_i) with the mean logistic(f_i); the extra is the sum of its two shapes, at the start 2."""
 
     support = constraints.unit_interval
+    link = "logit"
 
     def __init__(self, dim: int, extra: Extra = "learned", initial: float = 1.0):
         super().__init__(dim, extra, initial)

@@ -73,6 +73,7 @@ class Categorical(AbstractMeanField):
     integrates as it does for a `Bernoulli`.
     """
 
+    link = "probit"  # of each break of the stick
     classes: int = eqx.field(static=True)
 
     def __init__(self, classes: int):
@@ -119,6 +120,7 @@ class AbstractCount(AbstractMeanField):
     """Variables in {0, 1, 2, …}."""
 
     support = constraints.nonnegative_integer
+    link = "log"
 
     def seen(self, z):
         return jnp.log1p(z)
@@ -142,6 +144,7 @@ class NegativeBinomial(AbstractShaped):
     """q(z_i | f_i) with the mean exp(f_i) and a concentration of its own; see `AbstractShaped`."""
 
     support = constraints.nonnegative_integer
+    link = "log"
 
     def __init__(self, dim: int, extra: Extra = "learned", initial: float = 1.0):
         super().__init__(dim, extra, initial)

@@ -32,6 +32,11 @@ class Mixed(AbstractMeanField):
         return all(part.collapses for part in self.parts)
 
     @property
+    def link(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Those of its parts."""
+        return ", ".join(part.link for part in self.parts)
+
+    @property
     def supports(self):
         parts = zip(self.parts, self.sizes, strict=True)
         return [(support, size if n is None else n) for part, size in parts for support, n in part.supports]

@@ -109,11 +109,11 @@ def parting() -> str:
         plain = by[epochs, "plain", seed]
         leads.setdefault((epochs, way), []).append((plain["bound"] - r["bound"], plain["train"] - r["train"]))
     rows = []
-    for epochs, way in sorted(leads, key=lambda key: (key[0], list(WAYS).index(key[1]))):
+    for epochs, way in sorted(leads, key=lambda key: (key[0], [*WAYS, key[1]].index(key[1]))):
         if way != "plain":
             test, train = zip(*leads[epochs, way], strict=True)
             first = f"{sum(lead > 0 for lead in test)} of {len(test)}"
-            rows.append([epochs, WAYS[way], *map(mean_and_error, (test, train)), first])
+            rows.append([epochs, WAYS.get(way, way), *map(mean_and_error, (test, train)), first])
     return table(["epochs", "beside plain DRAW", "ahead of it by", "in training by", "seeds ahead"], rows)
 
 

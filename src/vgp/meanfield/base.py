@@ -84,7 +84,7 @@ def outputs_of(meanfield: AbstractMeanField, dim: int) -> tuple[int, int]:
     return meanfield.outputs(dim)
 
 
-def some(meanfield: AbstractMeanField, dim: int) -> None:
+def at_least_one(meanfield: AbstractMeanField, dim: int) -> None:
     """Refuses a number of variables that is none."""
     if isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 1:
         raise ValueError(f"A {type(meanfield).__name__} mean-field is of 1 or more variables, got {dim!r} of them.")

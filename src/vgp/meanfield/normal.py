@@ -8,7 +8,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jaxtyping import Array, Float
 
-from .base import REACH, AbstractMeanField, bent, same_size, some
+from .base import REACH, AbstractMeanField, at_least_one, bent, same_size
 
 
 class Normal(AbstractMeanField):
@@ -26,7 +26,7 @@ class Normal(AbstractMeanField):
     def __init__(self, dim: int, scale: Literal["learned", "gp"] = "learned", initial: float = 1.0):
         if scale not in ("learned", "gp"):
             raise ValueError(f"The scale of a Normal mean-field is 'learned' or 'gp', got {scale!r}.")
-        some(self, dim)
+        at_least_one(self, dim)
         if not initial > 0:
             raise ValueError(f"The initial scale of a Normal mean-field must be positive, got {initial}.")
         self.log_scale = jnp.asarray(np.full(dim, np.log(initial)), float)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .base import REACH, AbstractMeanField, bent, same_size, some
+from .base import REACH, AbstractMeanField, at_least_one, bent, same_size
 
 Extra = Literal["learned", "gp"]
 
@@ -25,7 +25,7 @@ class AbstractShaped(AbstractMeanField):
     def __init__(self, dim: int, extra: Extra = "learned", initial: float = 1.0):
         if extra not in ("learned", "gp"):
             raise ValueError(f"The extra of a {type(self).__name__} mean-field is 'learned' or 'gp', got {extra!r}.")
-        some(self, dim)
+        at_least_one(self, dim)
         if not initial > 0:
             raise ValueError(
                 f"The initial extra of a {type(self).__name__} mean-field must be positive, got {initial}."

@@ -86,8 +86,8 @@ def test_a_frustrated_ring(n, steps, draws):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "n"),
-    [(ising_ring(8), 8), (ising_ring(12), 12), (two_mode_ring(12), 12), (noisy_or(8, 8), 8)],
-    ids=["8", "12", "two modes", "noisy-or"],
+    [(ising_ring(8), 8), (ising_ring(10), 10), (ising_ring(12), 12), (two_mode_ring(12), 12), (noisy_or(8, 8), 8)],
+    ids=["8", "10", "12", "two modes", "noisy-or"],
 )
 def test_multimodal_posteriors(problem, n):
     _, ours, mean_field, found, exact = held_against(problem, n, steps=6000)
@@ -373,6 +373,15 @@ CASES = {
     "not kept": (
         lambda: fit(RATE, small(1, Gamma(1))),
         r"'rate' lies in the real line, and the family in the positive.*: target.kept\('rate'\)",
+    ),
+    "a shape": (
+        lambda: COINS.unconstrain({"coins": jnp.ones((5, 3))}),
+        r"'coins' is of shape \(3,\), got \(5, 3\); where a batch is asked for, its axis comes first",
+    ),
+    "a word for a switch": (lambda: ScoreFunction("mean", "no"), "rao_blackwell is True or False, got 'no'"),
+    "a kind for a mean-field": (
+        lambda: vgp.families.Factorised(3, Bernoulli, key=KEY),
+        "meanfield must be one of vgp.meanfield",
     ),
     "kept by another name": (lambda: RATE.kept("rat"), r"no values \['rat'\] to keep; the values are \['rate'\]"),
     "kept without a name": (lambda: CLASSES.kept("z"), "have no name to be kept by.*make the example a dict"),

@@ -57,8 +57,9 @@ def bounds(learner: Learner, x, free: Free, key, draws: int):
     @jax.checkpoint
     def glimpse(carry, inputs):
         memory, canvas = carry
-        noise, xi, own = inputs
-        there = window(encoder.reader(canvas.memory.h), encoder.size, model.shape, reads=True)
+        noise, xi, own, reads, writes = inputs
+        raw = encoder.reader(canvas.memory.h)
+        there = window(raw if reads is None else raw + reads, encoder.size, model.shape, reads=True)
         lacks = images - jax.nn.sigmoid(canvas.logits).reshape(images.shape)
         seen = jnp.stack(read(there, images, lacks), axis=1).reshape(n, -1)
         memory = encoder.cell(memory, seen, canvas.memory.h)
@@ -79,10 +80,10 @@ def bounds(learner: Learner, x, free: Free, key, draws: int):
         lost = lost + gaussian_kl(q, standard)
         if encoder.latent_dim:
             lost = lost + log_standard_normal(xi) - view.posterior(z).log_prob(xi)
-        return (memory, model.advance(canvas, z)), lost
+        return (memory, model.advance(canvas, z, writes)), lost
 
     start = encoder.cell.begin(n), model.begin(n)
-    (_, canvas), lost = jax.lax.scan(glimpse, start, (noise, xis, free))
+    (_, canvas), lost = jax.lax.scan(glimpse, start, (noise, xis, free, encoder.path, model.path))
     return (bernoulli_log_prob(canvas.logits, tiled) - lost.sum(0)).reshape(draws, len(x))
 
 

@@ -18,7 +18,7 @@ from vgp.gp.jitter import cholesky
 from vgp.gradients import DoublyReparameterised, Pathwise, StickingTheLanding
 from vgp.kernels import ARD, Linear
 from vgp.models import DRAW
-from vgp.models.attention import Layout, read, tiling, window, write
+from vgp.models.attention import RAW, Layout, read, ring, tiling, window, write
 from vgp.models.glimpse import glimpsed
 from vgp.models.lstm import LSTM, Memory
 from vgp.rivals.vae import GaussianEncoder
@@ -154,8 +154,8 @@ def test_cell(normalised):
 # ---------------------------------------------------------------- model and encoder
 
 
-def model(latents=1, seed=0):
-    return moved(DRAW(SHAPE, GLIMPSES, latents, UNITS, 2, key=jr.key(seed)), seed, 0.4)
+def model(latents=1, seed=0, path="none"):
+    return moved(DRAW(SHAPE, GLIMPSES, latents, UNITS, 2, path=path, key=jr.key(seed)), seed, 0.4)
 
 
 FOLLOWS: dict[str, Any] = {"rank": 2, "linearised": 1, "auxiliary_width": 0}  # as in the rows
@@ -186,7 +186,7 @@ def tables(bounds, p, q, key, rows):
     "name", [pytest.param(n, marks=() if n in ("mean-field", "vgp, r follows") else pytest.mark.slow) for n in HEADS]
 )
 def test_bounds_by_quadrature(name):
-    p = model()
+    p = model(path="ring" if name == "vgp, r follows" else "none")
     q = encoder(p, name)
     bounds = Importance(0, split=False), Importance(3, split=False), Importance(3), Importance(2, outer=4)
     single, inner, split, outer = (np.asarray(t, float) for t in tables(bounds, p, q, jr.key(0), 60_000))
@@ -220,8 +220,9 @@ def test_sandwich_holds_the_exact_density():
         assert abs(weights.mean() - 1) < 5 * weights.std() / len(weights) ** 0.5
 
 
-def test_a_drawing_is_what_the_model_draws():
-    p = model(2)
+@pytest.mark.parametrize("path", ["none", "ring"])
+def test_a_drawing_is_what_the_model_draws(path):
+    p = model(2, path=path)
     q = encoder(p, "vgp")
 
     @once
@@ -338,3 +339,66 @@ def test_windows_start_where_the_image_is(size):
     assert np.max(first) > 0.1
     assert np.max(corners) < 1e-3  # what a start at zero would see of it
     np.testing.assert_allclose(whole, 1.0, atol=1e-5)
+
+
+# ---------------------------------------------------------------- the path
+
+
+def test_a_ring_goes_round_the_image_once():
+    added = ring(5, (56, 56), 64)
+    sides = window(jnp.asarray(tiling(5, (56, 56)) + added, float), 5, (56, 56), reads=False)
+    down, across = (np.asarray(side[:, 2] @ jnp.arange(56.0), float) - 27.5 for side in (sides.down, sides.across))
+    np.testing.assert_allclose(np.hypot(across, down), 0.5 * 28.5, rtol=0.02)
+    angles = np.unwrap(np.arctan2(down, across))
+    assert (np.diff(angles) > 0).all() and 0.95 < (angles[-1] - angles[0]) / (2 * np.pi) < 1
+    seen = np.asarray(jnp.einsum("tih,tjw->hw", sides.down, sides.across))
+    assert seen[28, 28] > 0.05 * seen.max() and seen[0, 0] < 1e-3 * seen.max()  # the middle is seen, a corner is not
+
+
+@once
+def along_a_path(p, q, path):
+    def drawn(p, q):
+        q = q if path is None else eqx.tree_at(lambda q: q.path, q, path)
+        return q.at(X, p).view().conditional(jr.normal(jr.key(0), (GLIMPSES, B, q.latent_dim))).sample(jr.key(1))
+
+    def value(pair):
+        drawing = drawn(*pair)
+        return jnp.sum(jnp.sin(drawing.canvas)) + jnp.sum(jnp.cos(drawing.z))
+
+    return eqx.filter_grad(value)((p, q)), drawn(p, q).z.reshape(B, GLIMPSES, -1)
+
+
+def test_every_glimpse_has_its_place():
+    p = model(2, path="ring")
+    q = encoder(p, "vgp, r follows")
+    (by_p, by_q), z = along_a_path(p, q, None)
+    # What all glimpses add alike, the layers' biases could add.
+    np.testing.assert_allclose(by_q.path.sum(0), by_q.reader.bias, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(by_p.path.sum(0), by_p.writer.bias[:RAW], rtol=1e-3, atol=1e-6)
+    assert np.abs(by_q.path).max(1).min() > 1e-5 and np.abs(by_p.path).max(1).min() > 1e-5
+    # The last place to read is that of the last glimpse, and the first one moves all that follows.
+    for glimpse, moves in ((0, [True, True]), (1, [False, True])):
+        _, other = along_a_path(p, q, q.path.at[glimpse].add(1.0))
+        np.testing.assert_array_equal(np.abs(other - z).max((0, 2)) > 1e-6, moves)
+
+
+def test_both_ways_along_a_path_have_one_gradient():
+    # A drawing's canvas comes from the loop with a derivative of its own, the model's from a plain one.
+    p = model(2, path="ring")
+    q, z = encoder(p, "mean-field"), jr.normal(jr.key(3), (B, GLIMPSES * 2))
+
+    @once
+    def slopes(p, q):
+        def drawn(p):
+            return jnp.sum(jnp.sin(q.at(X, p).view().run(jnp.zeros((GLIMPSES, B, 0)), z=z).canvas))
+
+        return [jax.grad(f)(p).path for f in (drawn, lambda p: jnp.sum(jnp.sin(p.canvases(z)[-1])))]
+
+    one, other = slopes(p, q)
+    np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+    assert np.abs(one).max() > 1e-2
+
+
+def test_a_path_is_one_of_two():
+    with pytest.raises(ValueError, match="path must be 'none' or 'ring', got 'round'"):
+        DRAW(SHAPE, GLIMPSES, 1, UNITS, 2, path="round", key=jr.key(0))  # pyright: ignore[reportArgumentType]

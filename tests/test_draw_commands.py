@@ -92,10 +92,14 @@ def test_what_a_run_began_with_is_recorded(folder):
         (["dlgm1-vae", "--data", "shaped.npz", "--start", "draw"], "Nothing that draw in"),
         (["draw", "--data", "shaped.npz", "--resume", "--start", "draw", "-o", "draw"], "leave one of them out"),
         (["draw", "--data", "shaped.npz", "--start", "gone"], "There is no run in 'gone'"),
+        (["draw", "--set", "path=round", "--data", "shaped.npz"], "path must be 'none' or 'ring', got 'round'."),
+        (["dlgm1-vae", "--set", "path=ring"], "The setting path does nothing in dlgm1-vae, whose model is dlgm"),
+        ([*["draw-vgp", "--set", "path=OTHER", "--data", "shaped.npz", "--start", "draw"]], "; pass --set path="),
     ],
 )
 def test_one_sentence(folder, monkeypatch, arguments, told):
     monkeypatch.chdir(folder)
-    result = invoke("train", *arguments)
+    other = "none" if rows.find("draw").path == "ring" else "ring"
+    result = invoke("train", *(part.replace("OTHER", other) for part in arguments))
     assert result.exit_code == 1 and told in result.output
     assert len(result.output.strip().splitlines()) <= 3 and not (folder / "none").exists()

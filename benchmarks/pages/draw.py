@@ -32,7 +32,7 @@ def branched() -> str:
 def _stage(r) -> tuple:
     # What two branches have in common that end at the same epoch.
     own = r["configuration"]
-    return r["seed"], own["rate"], r["epochs"], epochs_before(own["begun"])
+    return r["seed"], own["rate"], own.get("path", "none"), r["epochs"], epochs_before(own["begun"])
 
 
 PAIR = ("plain DRAW", "DRAW + VGP", "the VGP is ahead by, in the bound", "in −log p")

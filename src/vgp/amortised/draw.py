@@ -13,7 +13,7 @@ from ..divergence import gaussian_kl
 from ..families.base import AbstractHierarchical, AbstractView, frozen
 from ..families.process import Collapsed, Process, log_standard_normal
 from ..gp import AbstractConditioner, Conditioner
-from ..models.attention import RAW, Layout, read, tiling, window
+from ..models.attention import RAW, Layout, read, ring, tiling, window
 from ..models.draw import DRAW, Canvas, Drawing
 from ..models.glimpse import glimpsed
 from ..models.lstm import LSTM
@@ -38,6 +38,7 @@ class DrawEncoder(AbstractEncoder):
     reader: Dense
     cell: LSTM
     head: AbstractEncoder
+    path: Float[Array, "t 5"] | None  # of the reading windows, where the model has one of the writing windows
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class DrawEncoder(AbstractEncoder):
         self.reader = Dense(decoder, RAW, key=read_key).starting(tiling(size, model.shape))
         self.cell = LSTM(2 * size**2 + decoder, units, normalised=normalised, key=cell_key)
         self.head = head
+        self.path = None if model.path is None else jnp.asarray(ring(size, model.shape, model.glimpses), float)
 
     @property
     def stages(self):
@@ -149,7 +151,7 @@ class DrawView(AbstractView):
         def step(modules, carry, inputs):
             encoder, model, after, x = modules
             memory, canvas, seen = carry
-            xi, rows, noise, z = inputs
+            xi, rows, noise, z, places = inputs
             memory = encoder.cell(memory, seen.reshape(n, -1), canvas.memory.h)
             if z is None:
                 q: Any = Collapsed(_at_rows(encoder.process(memory.h), rows)).conditional(xi).base_dist
@@ -157,6 +159,7 @@ class DrawView(AbstractView):
             drawn = model.cell(canvas.memory, z)
             place, written = after(drawn.h)
             raw = jnp.concatenate([place, written[:, :RAW]], axis=-1)
+            raw = raw if places is None else raw + places
             patch, logits = written[:, RAW:].reshape(n, model.size, model.size), canvas.logits.reshape(x.shape)
             glimpse: Any = glimpsed(layout, raw, patch, logits, x)
             logits, seen = glimpse
@@ -168,10 +171,11 @@ class DrawView(AbstractView):
             return used if given is not None else [*used, encoder.head.heads]
 
         blank = model.begin(n)
-        there = window(encoder.reader(blank.memory.h), encoder.size, model.shape, reads=True)
+        first, places = self._places()
+        there = window(encoder.reader(blank.memory.h) + first, encoder.size, model.shape, reads=True)
         seen = jnp.stack(read(there, x, x - jax.nn.sigmoid(blank.logits).reshape(x.shape)), axis=1)
         start = encoder.cell.begin(n), blank, seen
-        inputs = y, self._rows(y) if z is None else None, noise, given
+        inputs = y, self._rows(y) if z is None else None, noise, given, places
         modules = encoder, model, after, x
         told = () if given is not None else (len(layers(modules)) - 1,)  # the heads give all of q
         (_, canvas, _), (drawn, features), wholes = scan(
@@ -180,6 +184,13 @@ class DrawView(AbstractView):
         features, *whole = (each.reshape(-1, each.shape[-1]) for each in (features, *wholes))
         process = encoder.process(features, *whole)
         return Drawing(z=drawn.swapaxes(0, 1).reshape(n, -1), canvas=canvas.logits, process=process)
+
+    def _places(self):
+        # What the path adds to the first reading window; then, at each glimpse, to the next one and the writing window.
+        reads, writes = self.encoder.path, self.model.path
+        if reads is None or writes is None:
+            return 0.0, None
+        return reads[0], jnp.concatenate([jnp.roll(reads, -1, axis=0), writes], axis=-1)
 
     def _rows(self, y):
         # What depends on ξ alone is done for all glimpses at once, before the loop.

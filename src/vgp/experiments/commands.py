@@ -91,6 +91,11 @@ def run_train(
 
 def _begin_with(run: Run, standing: Progress, together: Parameters, start: Path) -> Progress:
     other = open_run(start)
+    if other.row.model == run.row.model and other.row.path != run.row.path:
+        raise ValueError(
+            f"The windows of {other.row.name} in '{start}' learned with path={other.row.path}, those of {run.row.name} "
+            f"have path={run.row.path}; pass --set path={other.row.path}."
+        )
     standing, taken = begin_with(standing, together, other)
     if not taken:
         raise ValueError(

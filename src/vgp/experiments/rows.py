@@ -77,6 +77,7 @@ class Row:
     reading: int = 2  # filters across and down of DRAW's windows
     writing: int = 5
     normalised: bool = False  # layer norm in the recurrent networks
+    path: str = "none"  # of the windows over the image, from glimpse to glimpse; "ring" is learned, and begins as one
     unroll: int = 1  # glimpses that are compiled as one
     clip: float | None = None  # of the gradient's norm
     optimizer: str = "adam"
@@ -251,7 +252,8 @@ def _draw(row: Row, shape: tuple[int, ...], mean: Float[Array, " i"], model_key,
             "array of shape (n, h, w)."
         )
     latents, units = row.latents[0], row.hidden[0][-1]
-    model = DRAW(shape, row.glimpses, latents, units, row.writing, mean=mean, normalised=row.normalised, key=model_key)
+    options: dict[str, Any] = {"normalised": row.normalised, "path": row.path}
+    model = DRAW(shape, row.glimpses, latents, units, row.writing, mean=mean, **options, key=model_key)
     head_key, key = jr.split(key)
     head = _encoder(row, (units,), latents, head_key)
     options = {"normalised": row.normalised, "unroll": row.unroll}

@@ -20,7 +20,7 @@ POSITIVE = ("noise", "reach", "clip")
 _HVM = ("latent_dim", "scale", "auxiliary_width", "linearised")
 _VGP = (*_HVM, "num_data", "rank", "inputs", "mean", "noise", "project", "start", "reach", "sees")
 FAMILIES = {"vgp": _VGP, "vgp-paper": _VGP, "hvm": _HVM, "planar": ("length",), "hvi": ("length",)}
-MODELS = {"draw": ("glimpses", "reading", "writing", "normalised", "unroll")}
+MODELS = {"draw": ("glimpses", "reading", "writing", "normalised", "path", "unroll")}
 LAYERED = ("joint", "above")
 
 

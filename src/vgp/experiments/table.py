@@ -219,6 +219,7 @@ def architecture(configuration: dict[str, Any]) -> str:
         WORDS[key].format(_short(value)) for key, value in values.items() if value and (key, value) != ("outer", 1)
     ]
     words += ["inputs per x"] if configuration.get("inputs") == "network" else []
+    words += ["windows on a ring"] if configuration.get("path") == "ring" else []
     words += [configuration["gradient"]] if configuration.get("model") == "sbn" else []  # the figure depends on it
     words += [f"{configuration['flip']:.0%} flipped"] if configuration.get("flip") else []
     words += [f"dreams {configuration['dreams']:g}"] if configuration.get("dreams") else []

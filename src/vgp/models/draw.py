@@ -1,6 +1,6 @@
 """DRAW (Gregor et al. 2015): an image is drawn on a canvas, glimpse by glimpse, each with its own latent variables."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..amortised.networks import Dense
-from .attention import RAW, tiling, window, write
+from .attention import RAW, ring, tiling, window, write
 from .base import AbstractModel, bernoulli_log_prob
 from .lstm import LSTM, Memory
 
@@ -42,7 +42,8 @@ class DRAW(AbstractModel):
 
     `shape` is (height, width) of an image; `latents` the variables of a glimpse; `size` the filters of the writing
     window, across and down; `mean` the mean of each pixel, where the canvas starts. z is all glimpses side by side, the
-    first one first.
+    first one first. With `path="ring"` every glimpse adds learned numbers of its own to those of its windows, which
+    begin as a round over the image; "none" is DRAW as published.
     """
 
     dim: int = eqx.field(static=True)
@@ -53,6 +54,7 @@ class DRAW(AbstractModel):
     cell: LSTM
     writer: Dense
     blank: Float[Array, " i"]
+    path: Float[Array, "t 5"] | None
 
     def __init__(
         self,
@@ -64,14 +66,18 @@ class DRAW(AbstractModel):
         *,
         mean: Float[Array, " i"] | None = None,
         normalised: bool = False,
+        path: Literal["none", "ring"] = "none",
         key: PRNGKeyArray,
     ):
+        if path not in ("none", "ring"):
+            raise ValueError(f"path must be 'none' or 'ring', got {path!r}.")
         cell_key, write_key = jr.split(key)
         self.shape, self.glimpses, self.latents, self.size = shape, glimpses, latents, size
         self.dim = glimpses * latents
         self.cell = LSTM(latents, units, normalised=normalised, key=cell_key)
         first = np.concatenate([tiling(size, shape), np.zeros(size**2)])
         self.writer = Dense(units, RAW + size**2, key=write_key).starting(first)
+        self.path = jnp.asarray(ring(size, shape, glimpses), float) if path == "ring" else None
         pixels = shape[0] * shape[1]
         likely = np.full(pixels, 0.5) if mean is None else np.clip(np.asarray(mean, float), 1e-3, 1 - 1e-3)
         self.blank = jnp.asarray(np.log(likely) - np.log1p(-likely), float)
@@ -84,23 +90,24 @@ class DRAW(AbstractModel):
         """n blank canvases."""
         return Canvas(self.cell.begin(n), jnp.broadcast_to(self.blank, (n, len(self.blank))))
 
-    def advance(self, canvas: Canvas, z: Float[Array, "n l"]) -> Canvas:
-        """The canvas after one more glimpse."""
+    def advance(self, canvas: Canvas, z: Float[Array, "n l"], place: Float[Array, " 5"] | None = None) -> Canvas:
+        """The canvas after one more glimpse; `place` is its row of the path, where there is one."""
         memory = self.cell(canvas.memory, z)
         written = self.writer(memory.h)
-        there = window(written[:, :RAW], self.size, self.shape, reads=False)
+        raw = written[:, :RAW] if place is None else written[:, :RAW] + place
+        there = window(raw, self.size, self.shape, reads=False)
         added = write(there, written[:, RAW:].reshape(-1, self.size, self.size))
         return Canvas(memory, canvas.logits + added.reshape(canvas.logits.shape))
 
     def canvases(self, z: Float[Array, "n d"]) -> Float[Array, "t n i"]:
         """The logits after every glimpse."""
 
-        def step(canvas, z):
-            canvas = self.advance(canvas, z)
+        def step(canvas, inputs):
+            canvas = self.advance(canvas, *inputs)
             return canvas, canvas.logits
 
         each = z.reshape(len(z), self.glimpses, self.latents).swapaxes(0, 1)
-        return jax.lax.scan(step, self.begin(len(z)), each)[1]
+        return jax.lax.scan(step, self.begin(len(z)), (each, self.path))[1]
 
     def _logits(self, z):
         return z.canvas if isinstance(z, Drawing) else self.canvases(z)[-1]

@@ -1,31 +1,43 @@
 """When has DRAW to learn with a VGP for it to be worth something? Small networks on sketches of 28 × 28, on a CPU.
 
-    VGP_DATA=... python benchmarks/parting.py [--quick] [--ways plain,again,…] [--at 40,80,120] [SEED ...]
+    VGP_DATA=... python benchmarks/parting.py [--quick] [--path ring] [--ways plain,again,…] [--at 40,80] [SEED ...]
 
 A plain DRAW is trained at a constant rate, and beside it a DRAW with a VGP that leaves it after ten epochs, at the same
 rate. At every stage the rate falls to zero in branches of 15 epochs: plain DRAW from the plain one; a VGP that begins
 with the plain one only then ("late"), as in the runs of `branches.py`; and a VGP from that which has learned as one
 ("early"), as with `--apart`. Two runs that leave each other differ by luck as well: a plain DRAW that leaves the first
-where the early VGP does ("again") tells by how much. The last VGP has its own start ("from the start"). 12 glimpses of
-40 latents, 96 units, 6000 images, Muon. A record for each seed. Other settings of the VGP are more `--ways`.
+where the early VGP does ("again") tells by how much. The last VGP has its own start ("from the start"). What it gains
+is not all of the warp's making: "without ξ" is the same network with ξ at zero, a mean-field whose μ and σ have the
+mean of the process as a second way to them. 12 glimpses of 40 latents, 96 units, 6000 images, Muon. A record for each
+seed. Other settings of the VGP are more `--ways`.
 Expected: from the start ahead of early, early ahead of late, and late hardly ahead of plain DRAW; the plain one that
-left, even with it.
+left, even with it. With a path luck is less, and all are ten nats better; the VGP from the start is ahead of both the
+plain one and that without ξ.
 """
 
 import argparse
 import dataclasses
 import time
+from typing import Any
+from unittest.mock import patch
 
 import ablation
+import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import record
 
 from vgp import loop
+from vgp.amortised import AmortisedVGP
+from vgp.amortised.auxiliary import NoLatent
+from vgp.amortised.base import AbstractEncoder, Given
 from vgp.data import Bits, Images, load
 from vgp.experiments import evaluate, rows
 from vgp.experiments.begun import taking
+from vgp.families.process import Local, Process
+from vgp.meanfield import Normal
+from vgp.rivals.vae import Nothing
 
 SIDE, TRAINED, TESTED = 28, 6000, 1000
 FALL, APART = 15, 10  # epochs
@@ -38,6 +50,7 @@ WAYS: dict[str, tuple[rows.Row, int | None]] = {
     "late": (VGP, None),
     "early": (VGP, APART),
     "from the start": (VGP, 0),
+    "without ξ": (VGP, 0),
     "K = 4": (dataclasses.replace(VGP, inner=((0.0, 4),)), 0),
     "rank 32": (dataclasses.replace(VGP, rank=32), 0),
     "c = 32": (dataclasses.replace(VGP, latent_dim=32), 0),
@@ -58,12 +71,40 @@ def reduced(train: int, test: int) -> Images:
     return dataclasses.replace(whole, shape=(SIDE, SIDE), **few)
 
 
-class Training:
-    """A row in training, from its start or from what another has learned."""
+class Still(AbstractEncoder):
+    """A VGP with ξ at zero: a mean-field again."""
 
-    def __init__(self, row: rows.Row, images: Images, seed: int, begun: "Training | None" = None):
-        self.images, self.row, self.seed = images, row, seed
-        self.progress, self.together, self.step = ablation.made(row, images, seed)
+    vgp: AmortisedVGP
+    latent_dim: int = eqx.field(static=True, default=0)
+
+    @property
+    def dim(self):
+        return self.vgp.dim
+
+    @property
+    def heads(self):
+        return self.vgp.heads
+
+    def prepared(self):
+        return Still(self.vgp.prepared())
+
+    def at(self, x, model=None):
+        given = self.vgp.at(x)
+        q: Any = given.view().conditional(jnp.zeros((len(x), self.vgp.latent_dim))).base_dist
+        local = Local(jnp.zeros((0, self.dim)), None, q.loc, q.scale)
+        return Given(dim=self.dim, process=Process(Nothing(), local, Normal(self.dim), NoLatent()))
+
+
+class Training:
+    """A row in training, from its start or from what another has learned; its VGPs are `still`, or are not."""
+
+    def __init__(
+        self, row: rows.Row, images: Images, seed: int, begun: "Training | None" = None, *, still: bool = False
+    ):
+        self.images, self.row, self.seed, self.still, made = images, row, seed, still, rows._encoder
+        stilled = patch.object(rows, "_encoder", lambda *given: Still(made(*given)) if still else made(*given))
+        with stilled:
+            self.progress, self.together, self.step = ablation.made(row, images, seed)
         if begun is not None:
             params = jnp.copy(begun.progress.state.params)
             self.progress, _ = taking(self.progress, self.together, params, begun.together)
@@ -78,26 +119,33 @@ class Training:
 
     def fallen(self, row: rows.Row, epochs: int) -> dict[str, float]:
         """What a row that begins with this one comes to while the rate falls to zero."""
-        branch = Training(dataclasses.replace(row, epochs=epochs, tail=1.0), self.images, self.seed, self).until(epochs)
+        falling = dataclasses.replace(row, epochs=epochs, tail=1.0)
+        branch = Training(falling, self.images, self.seed, self, still=self.still).until(epochs)
         learner = branch.together(branch.progress.state.params[0])
         inner = 16 if learner.encoder.latent_dim else 0
         bound = evaluate.bound(learner, self.images.test, jr.key(1), draws=4, inner=inner)
         return {"bound": bound.upper.value, "train": -float(branch.progress.history[-1, 0])}
 
 
-def measure(images: Images, seed: int, ways: list[str], stages: list[int], fall: int, apart: int) -> list[dict]:
+def measure(
+    images: Images, seed: int, ways: list[str], stages: list[int], fall: int, apart: int, path: str
+) -> list[dict]:
     """Every way at every stage."""
-    constant = {"epochs": stages[-1], "tail": 0.0}
-    trunk, own, figures = Training(dataclasses.replace(PLAIN, **constant), images, seed), {}, []
-    for way in sorted(ways, key=lambda way: WAYS[way][1] or 0):
+    constant, chosen = {"epochs": stages[-1], "tail": 0.0}, {}
+    for way in ways:
         row, left = WAYS[way]
+        chosen[way] = dataclasses.replace(row, path=path), left
+    trunk, own, figures = Training(dataclasses.replace(PLAIN, path=path, **constant), images, seed), {}, []
+    for way in sorted(ways, key=lambda way: WAYS[way][1] or 0):
+        row, left = chosen[way]
         if left is not None:
             begun = trunk.until(min(left, apart)) if left else None
-            own[way] = Training(dataclasses.replace(row, **constant), images, seed, begun)
+            still = way == "without ξ"
+            own[way] = Training(dataclasses.replace(row, **constant), images, seed, begun, still=still)
     started = time.monotonic()
     for stage in stages:
         for way in ways:
-            row, left = WAYS[way]
+            row, left = chosen[way]
             epoch = stage - fall
             begun = trunk.until(epoch) if left is None else own[way].until(epoch - min(left, apart))
             figures.append({"epochs": stage, "way": way, **begun.fallen(row, fall)})
@@ -108,8 +156,9 @@ def measure(images: Images, seed: int, ways: list[str], stages: list[int], fall:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seeds", nargs="*", type=int, default=[0], metavar="SEED")
-    parser.add_argument("--ways", type=lambda told: told.split(","), default=[*WAYS][:5])
+    parser.add_argument("--ways", type=lambda told: told.split(","), default=[*WAYS][:6])
     parser.add_argument("--at", type=lambda told: [*map(int, told.split(","))], default=[40, 80, 120])
+    parser.add_argument("--path", default="none", help="of the windows, none or ring")
     parser.add_argument("--name", default="parting", help="of the records")
     parser.add_argument("--quick", action="store_true", help="a few images and epochs, and no record")
     options = parser.parse_args()
@@ -117,11 +166,11 @@ def main() -> None:
     images = reduced(256, 50) if options.quick else reduced(TRAINED, TESTED)
     for seed in options.seeds:
         if options.quick:
-            measure(images, seed, options.ways, [3, 4], 1, 1)
+            measure(images, seed, options.ways, [3, 4], 1, 1, options.path)
             continue
-        figures = measure(images, seed, options.ways, options.at, FALL, APART)
+        figures = measure(images, seed, options.ways, options.at, FALL, APART, options.path)
         settings = {**COMMON, "batch": VGP.batch, "rate": VGP.rate, "reach": VGP.reach, "images": TRAINED}
-        settings |= {"apart": APART, "fall": FALL, "seed": seed}
+        settings |= {"apart": APART, "fall": FALL, "seed": seed, "path": options.path}
         record.write(f"{options.name}-{seed}", settings, figures)
 
 

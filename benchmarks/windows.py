@@ -24,7 +24,7 @@ from matplotlib.patches import Rectangle
 
 from vgp.experiments.folder import open_run
 from vgp.experiments.records import some_of
-from vgp.models.attention import RAW, _bent
+from vgp.models.attention import RAW, bent
 
 PICTURES = Path(__file__).parent.parent / "docs" / "images"
 
@@ -40,8 +40,8 @@ def places(model: Any, encoder: Any, x, key) -> jax.Array:
     def step(canvas, inputs):
         canvas = model.advance(canvas, *inputs)
         raw = model.writer(canvas.memory.h)[:, :RAW]
-        bent = _bent(raw if inputs[1] is None else raw + inputs[1])
-        return canvas, jnp.stack([bent[:, 0], bent[:, 1], 2 * jnp.exp(bent[:, 3])]).mean(1)
+        told = bent(raw if inputs[1] is None else raw + inputs[1])
+        return canvas, jnp.stack([told[:, 0], told[:, 1], 2 * jnp.exp(told[:, 3])]).mean(1)
 
     return jax.lax.scan(step, model.begin(len(x)), (each, model.path))[1]
 

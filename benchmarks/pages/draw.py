@@ -98,31 +98,75 @@ def refined() -> str:
     return table(["kept run", "images", "bound", "a shift gains", "correlations beside it gain"], rows)
 
 
+def warped() -> str:
+    """What the warp of trained VGPs does: the share of ξ in z's variance, and how far q is from a mean-field."""
+    runs = {"warps-sketch-100": "from the start on sketches, 100 epochs"}
+    runs |= {f"warps-{name}": f"`{name}`" for name in ("draw-vgp-mnist-fixed", "draw-sketch-vgp-sketch-fixed")}
+    rows = []
+    for name, told in runs.items():
+        for r in record(name)["figures"]:
+            rows.append([told, r["seed"], f"{r['share']:.4f}", f"{r['upper']:.2f}", f"{r['divergence']:.1f}"])
+    return table(["run", "seed", "share of ξ", "q from a mean-field", "q from the prior"], rows)
+
+
+def seeds() -> str:
+    """Sketches at 100 epochs, each row from its own start by Muon: bound · −log p · training bound."""
+    found = {}
+    for r in read(ROOT / "results", "sketch"):
+        own = r["configuration"]
+        settings = own.get("tail"), own.get("path", "none"), own["rate"], epochs_before(own["begun"]) + r["epochs"]
+        alone = own["begun"].startswith(r["row"] + " ") and "that with" not in own["begun"]
+        if alone and settings == (1.0, "none", 1.2e-3, 100):
+            found[r["seed"], r["row"]] = " · ".join(f"{r[key]:.2f}" for key in SIDES)
+    rows = [
+        [seed, *(found.get((seed, row), "—") for row in ("draw-sketch", "draw-sketch-vgp"))]
+        for seed in sorted({seed for seed, _ in found})
+    ]
+    return table(["seed", *PAIR[:2]], rows)
+
+
 def parting() -> str:
     """By how much a way is ahead of the first plain DRAW on small sketches: means over seeds and their errors."""
+    return _ways("none")
+
+
+def ringed() -> str:
+    """The same where the windows begin on a ring."""
+    return _ways("ring")
+
+
+def _ways(path: str) -> str:
     by: dict[tuple, dict] = {}
     for measured in records("parting-*"):
-        seed = measured["configuration"]["seed"]
-        by |= {(r["epochs"], r["way"], seed): r for r in measured["figures"]}
+        own = measured["configuration"]
+        if own.get("path", "none") == path:
+            by |= {(r["epochs"], r["way"], own["seed"]): r for r in measured["figures"]}
     leads: dict[tuple, list[tuple[float, float]]] = {}
     for (epochs, way, seed), r in by.items():
         plain = by[epochs, "plain", seed]
         leads.setdefault((epochs, way), []).append((plain["bound"] - r["bound"], plain["train"] - r["train"]))
     rows = []
     for epochs, way in sorted(leads, key=lambda key: (key[0], [*WAYS, key[1]].index(key[1]))):
-        if way != "plain":
-            test, train = zip(*leads[epochs, way], strict=True)
+        bounds = [r["bound"] for key, r in by.items() if key[:2] == (epochs, way)]
+        test, train = zip(*leads[epochs, way], strict=True)
+        if way == "plain":
+            rows.append([epochs, WAYS[way], mean_and_error(bounds), "", "", ""])
+        else:
             first = f"{sum(lead > 0 for lead in test)} of {len(test)}"
-            rows.append([epochs, WAYS.get(way, way), *map(mean_and_error, (test, train)), first])
-    return table(["epochs", "beside plain DRAW", "ahead of it by", "in training by", "seeds ahead"], rows)
+            rows.append(
+                [epochs, WAYS.get(way, way), mean_and_error(bounds), *map(mean_and_error, (test, train)), first]
+            )
+    head = ["epochs", "row", "test bound", "ahead of plain DRAW by", "in training by", "seeds ahead"]
+    return table(head, rows)
 
 
 WAYS = {
-    "plain": "",
+    "plain": "plain DRAW",
     "again": "plain DRAW that left it at epoch 10",
     "late": "a VGP, from the branch on",
     "early": "a VGP, from epoch 10 on",
     "from the start": "a VGP, from the start",
+    "without ξ": "its network from the start, ξ at zero",
 }  # what to call the ways of benchmarks/parting.py
 
 

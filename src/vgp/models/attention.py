@@ -65,9 +65,9 @@ def window(raw: Float[Array, "n 5"], size: int, shape: tuple[int, int], *, reads
 
 def _filters(layout: Layout, raw: Float[Array, "n r"]) -> Float[Array, "n f p"]:
     # All filters over the pixels of the longer side, window by window, of each those across first.
-    own, bent = layout.table(), _bent(raw)
+    own, numbers = layout.table(), bent(raw)
     indices = [RAW * own["window"] + i for i in (own["down"], 2, 3, 4)]
-    x, log_variance, log_stride, log_intensity = (bent[:, index] for index in indices)
+    x, log_variance, log_stride, log_intensity = (numbers[:, index] for index in indices)
     means = (own["pixels"] + 1) / 2 * (x + 1) + own["place"] * jnp.exp(log_stride)
     away = np.arange(1, max(layout.shape) + 1) - means[..., None]
     weights = jnp.exp(-0.5 * jnp.exp(-log_variance)[..., None] * away**2)
@@ -77,7 +77,8 @@ def _filters(layout: Layout, raw: Float[Array, "n r"]) -> Float[Array, "n f p"]:
     return weights * (gain / (jnp.sum(weights, axis=-1) + LEAST))[..., None]
 
 
-def _bent(raw):
+def bent(raw: Float[Array, "n r"]) -> Float[Array, "n r"]:
+    """What raw numbers stand for: the centre, and logarithms of filter variance, stride and intensity."""
     middle, reach = (np.tile(each, raw.shape[-1] // RAW) for each in (MIDDLE, REACH))
     return middle + reach * jnp.tanh((raw - middle) / reach)
 

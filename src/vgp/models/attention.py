@@ -80,7 +80,7 @@ def _filters(layout: Layout, raw: Float[Array, "n r"]) -> Float[Array, "n f p"]:
 def bent(raw: Float[Array, "n r"]) -> Float[Array, "n r"]:
     """What raw numbers stand for: the centre, and logarithms of filter variance, stride and intensity."""
     middle, reach = (np.tile(each, raw.shape[-1] // RAW) for each in (MIDDLE, REACH))
-    return middle + reach * jnp.tanh((raw - middle) / reach)
+    return jnp.tanh((raw - middle) / reach) * reach + middle
 
 
 def tiling(size: int, shape: tuple[int, int]) -> np.ndarray:

@@ -220,10 +220,10 @@ def test_sandwich_holds_the_exact_density():
         assert abs(weights.mean() - 1) < 5 * weights.std() / len(weights) ** 0.5
 
 
-@pytest.mark.parametrize("path", ["none", "ring"])
-def test_a_drawing_is_what_the_model_draws(path):
+@pytest.mark.parametrize("path, own", [("none", "none"), ("ring", "ring"), ("ring", "none"), ("none", "ring")])
+def test_a_drawing_is_what_the_model_draws(path, own):
     p = model(2, path=path)
-    q = encoder(p, "vgp")
+    q = encoder(model(2, path=own), "vgp")
 
     @once
     def both(p, q):

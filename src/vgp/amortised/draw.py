@@ -188,8 +188,9 @@ class DrawView(AbstractView):
     def _places(self):
         # What the path adds to the first reading window; then, at each glimpse, to the next one and the writing window.
         reads, writes = self.encoder.path, self.model.path
-        if reads is None or writes is None:
+        if reads is None and writes is None:
             return 0.0, None
+        reads, writes = (jnp.zeros((self.model.glimpses, RAW)) if path is None else path for path in (reads, writes))
         return reads[0], jnp.concatenate([jnp.roll(reads, -1, axis=0), writes], axis=-1)
 
     def _rows(self, y):

@@ -94,8 +94,8 @@ def tiling(size: int, shape: tuple[int, int]) -> np.ndarray:
 def ring(size: int, shape: tuple[int, int], glimpses: int) -> np.ndarray:
     """What to add to `tiling` for windows that go round the image once, T × 5: each sees a part of it.
 
-    By itself DRAW finds a way over the image in its first epochs and keeps to it: with some seeds a round, with others
-    a line from corner to corner, which is tens of nats worse on sketches.
+    By itself DRAW finds some way over the image: with some seeds a round, with others a line from corner to corner,
+    which is tens of nats worse on sketches.
     """
     angle = 2 * np.pi * (np.arange(glimpses) + 0.5) / glimpses
     wanted = np.tile(_tiles(size, shape), (glimpses, 1))

@@ -98,10 +98,15 @@ def ring(size: int, shape: tuple[int, int], glimpses: int) -> np.ndarray:
     which is tens of nats worse on sketches.
     """
     angle = 2 * np.pi * (np.arange(glimpses) + 0.5) / glimpses
-    wanted = np.tile(_tiles(size, shape), (glimpses, 1))
-    wanted[:, 0], wanted[:, 1] = ROUND * np.cos(angle), ROUND * np.sin(angle)
-    wanted[:, 2] += 2 * np.log(PART)
-    wanted[:, 3] += np.log(PART)
+    return way(size, shape, ROUND * np.cos(angle), ROUND * np.sin(angle), np.full(glimpses, PART))
+
+
+def way(size: int, shape: tuple[int, int], across: np.ndarray, down: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """What to add to `tiling` for windows at these centres, in halves of the image, that see such a part of it each."""
+    wanted = np.tile(_tiles(size, shape), (len(part), 1))
+    wanted[:, 0], wanted[:, 1] = across, down
+    wanted[:, 2] += 2 * np.log(part)
+    wanted[:, 3] += np.log(part)
     return _raw(wanted) - tiling(size, shape)
 
 

@@ -18,7 +18,7 @@ from vgp.gp.jitter import cholesky
 from vgp.gradients import DoublyReparameterised, Pathwise, StickingTheLanding
 from vgp.kernels import ARD, Linear
 from vgp.models import DRAW
-from vgp.models.attention import RAW, Layout, read, ring, tiling, window, write
+from vgp.models.attention import PART, RAW, ROUND, WIDE, Layout, read, ring, tiling, window, write
 from vgp.models.glimpse import glimpsed
 from vgp.models.lstm import LSTM, Memory
 from vgp.rivals.vae import GaussianEncoder
@@ -344,15 +344,24 @@ def test_windows_start_where_the_image_is(size):
 # ---------------------------------------------------------------- the path
 
 
-def test_a_ring_goes_round_the_image_once():
-    added = ring(5, (56, 56), 64)
-    sides = window(jnp.asarray(tiling(5, (56, 56)) + added, float), 5, (56, 56), reads=False)
+def test_a_ring_begins_with_all_of_the_image_and_goes_round_it_once():
+    added, wide = ring(5, (56, 56), 64), 64 // WIDE
+    np.testing.assert_allclose(added[:wide], 0.0, atol=1e-6)  # the whole is what a window sees by itself
+    sides = window(jnp.asarray(tiling(5, (56, 56)) + added[wide:], float), 5, (56, 56), reads=False)
     down, across = (np.asarray(side[:, 2] @ jnp.arange(56.0), float) - 27.5 for side in (sides.down, sides.across))
-    np.testing.assert_allclose(np.hypot(across, down), 0.5 * 28.5, rtol=0.02)
+    np.testing.assert_allclose(np.hypot(across, down), ROUND * 28.5, rtol=0.02)
     angles = np.unwrap(np.arctan2(down, across))
     assert (np.diff(angles) > 0).all() and 0.95 < (angles[-1] - angles[0]) / (2 * np.pi) < 1
-    seen = np.asarray(jnp.einsum("tih,tjw->hw", sides.down, sides.across))
-    assert seen[28, 28] > 0.05 * seen.max() and seen[0, 0] < 1e-3 * seen.max()  # the middle is seen, a corner is not
+    # The outer ones of five filters lie four fifths of the part apart.
+    outer = np.asarray((sides.across[:, 4] - sides.across[:, 0]) @ jnp.arange(56.0), float)
+    np.testing.assert_allclose(outer, 0.8 * PART * 56, rtol=0.02)
+
+
+@pytest.mark.parametrize("glimpses", [1, 2, 12])
+def test_a_ring_of_few_glimpses(glimpses):
+    added = ring(2, (8, 8), glimpses)
+    assert added.shape == (glimpses, RAW) and np.isfinite(added).all()
+    np.testing.assert_array_equal(np.abs(added).max(1) > 0.1, np.arange(glimpses) > 0)
 
 
 @once

@@ -16,7 +16,8 @@ RAW = 5  # numbers that place a window: centre across and down, filter width, st
 LOWEST = np.array([-1.0, -1.0, -2.5, -4.0, -4.0])
 HIGHEST = np.array([1.0, 1.0, 7.0, 0.0, 4.0])
 MIDDLE, REACH = (HIGHEST + LOWEST) / 2, (HIGHEST - LOWEST) / 2
-ROUND, PART = 0.5, 0.4  # of a ring: its radius in halves of an image, and how much of an image a window covers
+ROUND, PART = 0.5, 0.3  # of a ring: its radius in halves of an image, and how much of an image a window covers
+WIDE = 16  # one window in so many sees all of an image, before the others go round
 LEAST = 1e-8  # of the sum of a filter: one that lies outside of the image reads next to nothing
 
 
@@ -92,13 +93,15 @@ def tiling(size: int, shape: tuple[int, int]) -> np.ndarray:
 
 
 def ring(size: int, shape: tuple[int, int], glimpses: int) -> np.ndarray:
-    """What to add to `tiling` for windows that go round the image once, T × 5: each sees a part of it.
+    """What to add to `tiling`, T × 5, for some windows that see all of the image and then one round of smaller ones.
 
     By itself DRAW finds some way over the image: with some seeds a round, with others a line from corner to corner,
-    which is tens of nats worse on sketches.
+    which is tens of nats worse on sketches. Chosen by benchmarks/paths.py.
     """
-    angle = 2 * np.pi * (np.arange(glimpses) + 0.5) / glimpses
-    return way(size, shape, ROUND * np.cos(angle), ROUND * np.sin(angle), np.full(glimpses, PART))
+    wide = max(1, glimpses // WIDE)
+    angle = 2 * np.pi * (np.arange(glimpses - wide) + 0.5) / max(glimpses - wide, 1)
+    across, down = (np.concatenate([np.zeros(wide), ROUND * round(angle)]) for round in (np.cos, np.sin))
+    return way(size, shape, across, down, np.where(np.arange(glimpses) < wide, 1.0, PART))
 
 
 def way(size: int, shape: tuple[int, int], across: np.ndarray, down: np.ndarray, part: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """The cost of a training step of DRAW, plain and with a VGP at every glimpse, in one run; and its launches.
 
-    python benchmarks/draw.py [--quick] [--only NAME]
+    python benchmarks/draw.py [--quick] [--only NAME ...] [--name RECORD]
 
 Random images of 28 × 28 in batches of 128; 64 glimpses, compiled by eight, 256 units, 100 latents a glimpse. A launch
 is an operation of the compiled program that the device is told to start; small ones take as long as their launch. XLA's
@@ -156,6 +156,7 @@ def main() -> None:
     with ThreadPoolExecutor(2 if quick else 14) as pool:
         compiled = {name: pool.submit(job[0].compile) for name, job in made.items()}
         wait(compiled.values())
+    told = dict(zip(sys.argv, sys.argv[1:], strict=False)).get("--name", "draw")
     base = None
     for name, (_, constant, state, size, layout) in made.items():
         try:
@@ -176,7 +177,7 @@ def main() -> None:
         figures.append(entry)
         print(f"{name:40s} {ms:8.3f} ms  {ms / base:6.2f}  {entry['launches']:8.0f} launches  {size}", flush=True)
         if not quick:  # what has been measured is kept, whatever comes after
-            record.write("draw", {"turn": turn, "xla_flags": os.environ.get("XLA_FLAGS", ""), **rates}, figures)
+            record.write(told, {"turn": turn, "xla_flags": os.environ.get("XLA_FLAGS", ""), **rates}, figures)
 
 
 if __name__ == "__main__":

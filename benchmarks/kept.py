@@ -1,11 +1,11 @@
 """What the kept runs are worth on images that they learned from and on others: is it q that overfits, or the model?
 
-    VGP_DATA=... python benchmarks/kept.py [--quick]
+    VGP_DATA=... python benchmarks/kept.py [RUN ...] [--quick]
 
-For each run of `results/kept`, on as many training as test images, evenly spaced: the bound of one draw with its
-sandwich, −log p by importance sampling, and the distance between the two, which is what q lacks. Expected: a distance
-that is about the same on both sets where only the model overfits, and larger on test images where q does; and a bound
-of one draw far above that of many for runs that were trained with many.
+For each run of `results/kept`, or those named, on as many training as test images, evenly spaced: the bound of one draw
+with its sandwich, −log p by importance sampling, and the distance between the two, which is what q lacks. A record for
+each run. Expected: a distance that is about the same on both sets where only the model overfits, and larger on test
+images where q does; and a bound of one draw far above that of many for runs that were trained with many.
 """
 
 import sys
@@ -33,21 +33,23 @@ def measure(folder: Path, images: int) -> list[dict]:
         some = some_of(pixels, images)
         bound, lower = -evaluate.bounds(learner, some, key, draws=DRAWS, inner=INNER if latent else 0)
         estimate = -evaluate.estimates(learner, some, key, samples=samples, inner=4 if latent else 0)
-        told = {"run": folder.name, "row": run.row.name, "trained_with": run.row.outer, "images": name}
+        told = {"run": folder.name, "row": run.row.name, "path": run.row.path, "trained_with": run.row.outer}
         each = {"bound": bound, "lower": lower, "estimate": estimate, "distance": bound - estimate}
         means = {key: float(values.mean()) for key, values in each.items()}
         errors = {f"{key}_stderr": float(values.std(ddof=1) / len(values) ** 0.5) for key, values in each.items()}
-        figures.append({**told, **means, **errors, "samples": samples})
+        figures.append({**told, "images": name, **means, **errors, "samples": samples})
         print(figures[-1], flush=True)
     return figures
 
 
 def main() -> None:
-    quick, figures = "--quick" in sys.argv, []
+    quick, wanted = "--quick" in sys.argv, [name for name in sys.argv[1:] if name != "--quick"]
     for folder in sorted(path.parent for path in KEPT.glob("*/run.json")):
-        figures += measure(folder, 4 if quick else IMAGES)
+        if wanted and folder.name not in wanted:
+            continue
+        figures = measure(folder, 4 if quick else IMAGES)
         if not quick:
-            record.write("kept", {"images": IMAGES, "draws": DRAWS, "inner": INNER}, figures)
+            record.write(f"kept-{folder.name}", {"images": IMAGES, "draws": DRAWS, "inner": INNER}, figures)
 
 
 if __name__ == "__main__":

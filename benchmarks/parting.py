@@ -1,6 +1,6 @@
 """When has DRAW to learn with a VGP for it to be worth something? Small networks on sketches of 28 × 28, on a CPU.
 
-    VGP_DATA=... python benchmarks/parting.py [--quick] [--path ring] [--ways plain,again,…] [--at 40,80] [SEED ...]
+    VGP_DATA=... python benchmarks/parting.py [SEED ...] [--quick] [--path ring] [--ways plain,again,…] [--at 40,80]
 
 A plain DRAW is trained at a constant rate, and beside it a DRAW with a VGP that leaves it after ten epochs, at the same
 rate. At every stage the rate falls to zero in branches of 15 epochs: plain DRAW from the plain one; a VGP that begins
@@ -9,7 +9,7 @@ with the plain one only then ("late"), as in the runs of `branches.py`; and a VG
 where the early VGP does ("again") tells by how much. The last VGP has its own start ("from the start"). What it gains
 is not all of the warp's making: "without ξ" is the same network with ξ at zero, a mean-field whose μ and σ have the
 mean of the process as a second way to them. 12 glimpses of 40 latents, 96 units, 6000 images, Muon. A record for each
-seed. Other settings of the VGP are more `--ways`.
+seed. Other settings of the VGP are more `--ways`. With `--data mnist` the images are 20,000 digits of 14 × 14.
 Expected: from the start ahead of early, early ahead of late, and late hardly ahead of plain DRAW; the plain one that
 left, even with it. With a path luck is less, and all are ten nats better; the VGP from the start is ahead of both the
 plain one and that without ξ.
@@ -35,6 +35,7 @@ from vgp.amortised.base import AbstractEncoder, Given
 from vgp.data import Bits, Images, load
 from vgp.experiments import evaluate, rows
 from vgp.experiments.begun import taking
+from vgp.experiments.records import some_of
 from vgp.families.process import Local, Process
 from vgp.meanfield import Normal
 from vgp.rivals.vae import Nothing
@@ -69,6 +70,15 @@ def reduced(train: int, test: int) -> Images:
 
     few = {"train": shrink(whole.train, train), "valid": shrink(whole.valid, 1), "test": shrink(whole.test, test)}
     return dataclasses.replace(whole, shape=(SIDE, SIDE), **few)
+
+
+def digits(train: int, test: int) -> Images:
+    """The digits of `ablation.py`, as many as wanted."""
+    whole = ablation.reduced()
+    return dataclasses.replace(whole, train=some_of(whole.train, train), test=some_of(whole.test, test))
+
+
+DATA = {"sketch": (reduced, TRAINED, TESTED), "mnist": (digits, 20_000, 2000)}
 
 
 class Still(AbstractEncoder):
@@ -159,18 +169,21 @@ def main() -> None:
     parser.add_argument("--ways", type=lambda told: told.split(","), default=[*WAYS][:6])
     parser.add_argument("--at", type=lambda told: [*map(int, told.split(","))], default=[40, 80, 120])
     parser.add_argument("--path", default="none", help="of the windows, none or ring")
+    parser.add_argument("--data", choices=DATA, default="sketch")
     parser.add_argument("--name", default="parting", help="of the records")
     parser.add_argument("--quick", action="store_true", help="a few images and epochs, and no record")
     options = parser.parse_args()
     rows.ARCHITECTURES["small-draw", 1] = ((40,), ((96,),))
-    images = reduced(256, 50) if options.quick else reduced(TRAINED, TESTED)
+    made, *counts = DATA[options.data]
+    images = made(*((256, 50) if options.quick else counts))
     for seed in options.seeds:
         if options.quick:
             measure(images, seed, options.ways, [3, 4], 1, 1, options.path)
             continue
         figures = measure(images, seed, options.ways, options.at, FALL, APART, options.path)
-        settings = {**COMMON, "batch": VGP.batch, "rate": VGP.rate, "reach": VGP.reach, "images": TRAINED}
-        settings |= {"apart": APART, "fall": FALL, "seed": seed, "path": options.path}
+        settings = {**COMMON, "batch": VGP.batch, "rate": VGP.rate, "reach": VGP.reach}
+        settings |= {"data": options.data, "images": counts[0], "apart": APART, "fall": FALL, "seed": seed}
+        settings |= {"path": options.path}
         record.write(f"{options.name}-{seed}", settings, figures)
 
 

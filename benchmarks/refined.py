@@ -34,7 +34,7 @@ from vgp.models.attention import read, window
 from vgp.models.base import bernoulli_log_prob
 
 KEPT = Path(__file__).parent.parent / "results" / "kept"
-RUNS = ("draw-mnist-fixed", "draw-vgp-mnist-fixed", "draw-sketch-sketch-fixed", "draw-sketch-vgp-sketch-fixed")
+RUNS = ("draw-mnist-fixed", "draw-vgp-mnist-fixed", "draw-sketch-sketch-fixed")
 IMAGES, DRAWS, STEPS, RANK = 24, 4, 300, 8  # draws of an image in a step
 TOLD = 64  # draws of an image for a figure
 RATE, SLOWER = 0.03, 0.003  # of shifts, and of correlations

@@ -22,6 +22,7 @@ import numpy as np
 import record
 from matplotlib.patches import Rectangle
 
+from vgp.experiments.begun import epochs_before
 from vgp.experiments.folder import open_run
 from vgp.experiments.records import some_of
 from vgp.models.attention import RAW, bent
@@ -59,7 +60,8 @@ def main() -> None:
         for i, params in enumerate(progress.best):
             learner: Any = together(params)
             found = np.round(np.asarray(places(learner.model, learner.encoder, x, jr.key(1)), float), 4)
-            told = {"row": run.row.name, "begun": run.row.begun, "seed": run.seed + i}
+            epochs = epochs_before(run.row.begun) + len(progress.history)
+            told = {"row": run.row.name, "begun": run.row.begun, "epochs": epochs, "seed": run.seed + i}
             figures.append({**told, **dict(zip(("across", "down", "width"), found.T.tolist(), strict=True))})
     record.write(f"windows-{options.name}", {"images": options.images}, figures)
     picture(figures, PICTURES / f"windows-{options.name}.png")
@@ -67,7 +69,7 @@ def main() -> None:
 
 def picture(figures: list[dict], path: Path) -> None:
     """A square for each seed, with the windows in it."""
-    figure, axes = plt.subplots(1, len(figures), figsize=(2.6 * len(figures), 2.9), squeeze=False)
+    figure, axes = plt.subplots(1, len(figures), figsize=(2.6 * len(figures), 3.3), squeeze=False)
     for axis, told in zip(axes[0], figures, strict=True):
         colours = plt.get_cmap("viridis")(np.linspace(0, 1, len(told["across"])))
         for x, y, width, colour in zip(told["across"], told["down"], told["width"], colours, strict=True):
@@ -80,10 +82,10 @@ def picture(figures: list[dict], path: Path) -> None:
             xticks=[],
             yticks=[],
             aspect="equal",
-            title=f"{told['row']}, seed {told['seed']}",
+            title=f"{told['row']}, seed {told['seed']}\n{told['epochs']} epochs",
         )
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=120, bbox_inches="tight")
     print(f"written: {path.name}")
 
 

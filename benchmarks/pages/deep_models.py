@@ -11,7 +11,7 @@ import numpy as np
 from vgp.experiments.rows import build, find
 from vgp.experiments.table import Group, markdown, read
 
-from .common import ROOT, SIDES, record, small, table
+from .common import ROOT, SIDES, record, records, small, table
 
 
 def mnist() -> str:
@@ -99,7 +99,7 @@ def literal() -> str:
 
 def kept() -> str:
     """The kept runs on training and on test images: the bound of one draw, −log p, and the distance between them."""
-    rows = record("kept")["figures"]
+    rows = [row for measured in records("kept-*") for row in measured["figures"]]
 
     def told(row, key):
         return f"{row[key]:.2f} ± {row[f'{key}_stderr']:.2f}"
@@ -110,7 +110,8 @@ def kept() -> str:
         first = own["test"]
         cells = [f"{own[side][key]:.2f}" for key in ("bound", "estimate") for side in ("training", "test")]
         apart = [told(own[side], "distance") for side in ("training", "test")]
-        out.append([first["row"], first["trained_with"], first["samples"], *cells, *apart])
+        row = first["row"] + (", path=ring" if first.get("path") == "ring" else "")
+        out.append([row, first["trained_with"], first["samples"], *cells, *apart])
     head = ["row", "draws in training", "samples of −log p", "bound, training", "bound, test", "−log p, training"]
     return table([*head, "−log p, test", "distance, training", "distance, test"], out)
 

@@ -4,7 +4,7 @@ import re
 from statistics import fmean
 
 from vgp.experiments.begun import epochs_before
-from vgp.experiments.published import MNIST
+from vgp.experiments.published import MNIST, SKETCH
 from vgp.experiments.table import markdown, read
 
 from .common import ROOT, SIDES, mean_and_error, record, records, table
@@ -17,7 +17,26 @@ def sketch() -> str:
 
 def branched() -> str:
     """Sketches by plain DRAW and by a VGP that left the same one: bound · −log p · training bound, means over seeds."""
+    return table(["epochs", "of them apart", "seeds", *PAIR], _branches("none"))
+
+
+def rounds() -> str:
+    """The same where the windows of both begin on a ring and both learn from the start, beside the paper's figures."""
+    printed = {(entry.row, entry.epochs): str(entry.paper[0]) for entry in SKETCH.entries}
+    paired = {r["epochs"]: r for r in record("paired-sketch-ring")["figures"] if r["images"] == "test"}
+    rows = []
+    for epochs, apart, seeds, plain, vgp, *leads in _branches("ring"):
+        assert apart == epochs
+        if seeds == 1:
+            leads[0] += f" ± {paired[epochs]['stderr']:.2f}"
+        theirs = [printed[row, epochs] for row in ("draw-sketch", "draw-sketch-vgp")]
+        rows.append([epochs, *theirs, seeds, plain, vgp, *leads])
+    return table(["epochs", "paper: DRAW", "paper: DRAW + VGP", "seeds", *PAIR], rows)
+
+
+def _branches(path: str) -> list[list]:
     found = [r for r in read(ROOT / "results", "sketch") if r["configuration"].get("tail") == 1.0]
+    found = [r for r in found if r["configuration"].get("path", "none") == path]
     plain = {_stage(r): r for r in found if r["row"] == "draw-sketch"}
     pairs: dict[tuple, list] = {}
     for r in found:
@@ -25,14 +44,13 @@ def branched() -> str:
             epochs = epochs_before(r["configuration"]["begun"]) + r["epochs"]
             left = int((re.findall(r"draw-sketch at epoch (\d+)", r["configuration"]["begun"]) or [0])[-1])
             pairs.setdefault((epochs, epochs - left), []).append((plain[_stage(r)], r))
-    rows = [[*when, len(both), *_pair(*zip(*both, strict=True))] for when, both in sorted(pairs.items())]
-    return table(["epochs", "of them apart", "seeds", *PAIR], rows)
+    return [[*when, len(both), *_pair(*zip(*both, strict=True))] for when, both in sorted(pairs.items())]
 
 
 def _stage(r) -> tuple:
     # What two branches have in common that end at the same epoch.
     own = r["configuration"]
-    return r["seed"], own["rate"], own.get("path", "none"), r["epochs"], epochs_before(own["begun"])
+    return r["seed"], own["rate"], r["epochs"], epochs_before(own["begun"])
 
 
 PAIR = ("plain DRAW", "DRAW + VGP", "the VGP is ahead by, in the bound", "in −log p")
@@ -100,8 +118,10 @@ def refined() -> str:
 
 def warped() -> str:
     """What the warp of trained VGPs does: the share of ξ in z's variance, and how far q is from a mean-field."""
-    runs = {"warps-sketch-100": "from the start on sketches, 100 epochs"}
-    runs |= {f"warps-{name}": f"`{name}`" for name in ("draw-vgp-mnist-fixed", "draw-sketch-vgp-sketch-fixed")}
+    runs = {f"warps-sketch-ring-{n}": f"from the start on sketches, on a ring, {n} epochs" for n in (100, 200, 300)}
+    runs |= {"warps-sketch-100": "from the start on sketches, no path, 100 epochs"}
+    runs |= {"warps-sketch-late": "from epoch 260 on, on sketches, no path, 300 epochs"}
+    runs |= {"warps-draw-vgp-mnist-fixed": "`draw-vgp-mnist-fixed`"}
     rows = []
     for name, told in runs.items():
         for r in record(name)["figures"]:
@@ -125,21 +145,37 @@ def seeds() -> str:
     return table(["seed", *PAIR[:2]], rows)
 
 
+def places() -> str:
+    """Training bounds of plain DRAW on sketches from several places of its windows, a column for each seed."""
+    by = {}
+    for measured in (record("paths-sketch"), record("paths-sketch-3")):
+        for r in measured["figures"]:
+            by.setdefault(r["path"], {})[r["seed"]] = f"{r['train'][-1]:.2f}"
+    seeds = sorted({seed for each in by.values() for seed in each})
+    rows = [[path, *(each.get(seed, "—") for seed in seeds)] for path, each in by.items()]
+    return table(["the windows begin", *(f"seed {seed}" for seed in seeds)], rows)
+
+
 def parting() -> str:
     """By how much a way is ahead of the first plain DRAW on small sketches: means over seeds and their errors."""
-    return _ways("none")
+    return _ways("none", "sketch")
 
 
 def ringed() -> str:
     """The same where the windows begin on a ring."""
-    return _ways("ring")
+    return _ways("ring", "sketch")
 
 
-def _ways(path: str) -> str:
+def digits() -> str:
+    """The same on small digits."""
+    return _ways("ring", "mnist")
+
+
+def _ways(path: str, data: str) -> str:
     by: dict[tuple, dict] = {}
     for measured in records("parting-*"):
         own = measured["configuration"]
-        if own.get("path", "none") == path:
+        if own.get("path", "none") == path and own.get("data", "sketch") == data:
             by |= {(r["epochs"], r["way"], own["seed"]): r for r in measured["figures"]}
     leads: dict[tuple, list[tuple[float, float]]] = {}
     for (epochs, way, seed), r in by.items():
@@ -182,6 +218,11 @@ def launches() -> str:
 def draw() -> str:
     """Milliseconds of a training step of DRAW."""
     return _steps(record("draw")["figures"])
+
+
+def least() -> str:
+    """What a training step of DRAW cannot do without, beside what it takes."""
+    return _steps(record("draw-floor")["figures"])
 
 
 def tried() -> str:

@@ -186,7 +186,7 @@ _draw_vgp = {
     **{"linearised": 1, "auxiliary_width": 0},
 }
 _paper = {"sees": "meanfield", "project": False, "rank": 16, "linearised": 0, "auxiliary_width": 200}
-_sketch = {"data": "sketch", "rate": 1.2e-3}
+_sketch = {"data": "sketch", "rate": 1.2e-3, "path": "ring"}
 _rows += [
     Row("draw", "vae", **_draw_row),
     Row("draw-vgp", **_draw_vgp),

@@ -32,10 +32,8 @@ from vgp.models.attention import PART, ROUND, WIDE, way
 def turning(glimpses: int, radius: float, part: float, wide: int = 0, turns: float = 1.0, spread: float = 0.0):
     """Centres across and down, and parts: some windows that see all of the image, then turns around its middle."""
     left = glimpses - wide
-    angle, radii = (
-        2 * np.pi * turns * (np.arange(left) + 0.5) / left,
-        np.linspace(radius - spread, radius + spread, left),
-    )
+    angle = 2 * np.pi * turns * (np.arange(left) + 0.5) / left
+    radii = np.linspace(radius - spread, radius + spread, left)
     around = np.concatenate([np.zeros((2, wide)), radii * np.stack([np.cos(angle), np.sin(angle)])], axis=1)
     return *around, np.concatenate([np.ones(wide), np.full(left, part)])
 

@@ -100,7 +100,7 @@ def ring(size: int, shape: tuple[int, int], glimpses: int) -> np.ndarray:
     """
     wide = max(1, glimpses // WIDE)
     angle = 2 * np.pi * (np.arange(glimpses - wide) + 0.5) / max(glimpses - wide, 1)
-    across, down = (np.concatenate([np.zeros(wide), ROUND * round(angle)]) for round in (np.cos, np.sin))
+    across, down = (np.concatenate([np.zeros(wide), ROUND * side(angle)]) for side in (np.cos, np.sin))
     return way(size, shape, across, down, np.where(np.arange(glimpses) < wide, 1.0, PART))
 
 

@@ -138,14 +138,14 @@ class Training:
 
 
 def measure(
-    images: Images, seed: int, ways: list[str], stages: list[int], fall: int, apart: int, path: str
+    images: Images, seed: int, ways: list[str], stages: list[int], fall: int, apart: int, **settings: Any
 ) -> list[dict]:
-    """Every way at every stage."""
+    """Every way at every stage, with these settings of all rows."""
     constant, chosen = {"epochs": stages[-1], "tail": 0.0}, {}
     for way in ways:
         row, left = WAYS[way]
-        chosen[way] = dataclasses.replace(row, path=path), left
-    trunk, own, figures = Training(dataclasses.replace(PLAIN, path=path, **constant), images, seed), {}, []
+        chosen[way] = dataclasses.replace(row, **settings), left
+    trunk, own, figures = Training(dataclasses.replace(PLAIN, **settings, **constant), images, seed), {}, []
     for way in sorted(ways, key=lambda way: WAYS[way][1] or 0):
         row, left = chosen[way]
         if left is not None:
@@ -169,6 +169,7 @@ def main() -> None:
     parser.add_argument("--ways", type=lambda told: told.split(","), default=[*WAYS][:6])
     parser.add_argument("--at", type=lambda told: [*map(int, told.split(","))], default=[40, 80, 120])
     parser.add_argument("--path", default="none", help="of the windows, none or ring")
+    parser.add_argument("--rate", type=float, default=VGP.rate, help="of all rows")
     parser.add_argument("--data", choices=DATA, default="sketch")
     parser.add_argument("--name", default="parting", help="of the records")
     parser.add_argument("--quick", action="store_true", help="a few images and epochs, and no record")
@@ -176,14 +177,14 @@ def main() -> None:
     rows.ARCHITECTURES["small-draw", 1] = ((40,), ((96,),))
     made, *counts = DATA[options.data]
     images = made(*((256, 50) if options.quick else counts))
+    chosen = {"path": options.path, "rate": options.rate}
     for seed in options.seeds:
         if options.quick:
-            measure(images, seed, options.ways, [3, 4], 1, 1, options.path)
+            measure(images, seed, options.ways, [3, 4], 1, 1, **chosen)
             continue
-        figures = measure(images, seed, options.ways, options.at, FALL, APART, options.path)
-        settings = {**COMMON, "batch": VGP.batch, "rate": VGP.rate, "reach": VGP.reach}
+        figures = measure(images, seed, options.ways, options.at, FALL, APART, **chosen)
+        settings = {**COMMON, **chosen, "batch": VGP.batch, "reach": VGP.reach}
         settings |= {"data": options.data, "images": counts[0], "apart": APART, "fall": FALL, "seed": seed}
-        settings |= {"path": options.path}
         record.write(f"{options.name}-{seed}", settings, figures)
 
 

@@ -43,7 +43,7 @@ class DRAW(AbstractModel):
     `shape` is (height, width) of an image; `latents` the variables of a glimpse; `size` the filters of the writing
     window, across and down; `mean` the mean of each pixel, where the canvas starts. z is all glimpses side by side, the
     first one first. With `path="ring"` every glimpse adds learned numbers of its own to those of its windows, which
-    begin as a round over the image; "none" is DRAW as published.
+    begin with all of the image and then go round it; "none" is DRAW as published.
     """
 
     dim: int = eqx.field(static=True)

@@ -1,6 +1,6 @@
 """Where should the windows of a DRAW begin? Plain DRAW on sketches from several paths, side by side in one program.
 
-    VGP_DATA=... python benchmarks/paths.py NAME [SEED ...] [--epochs 12] [--paths "a,b"] [--small | --quick]
+    VGP_DATA=... python benchmarks/paths.py NAME [SEED ...] [--epochs 12] [--paths "a;b"] [--small | --quick]
 
 Full size, for a GPU; with `--small` the networks and images of `parting.py`, with 24 glimpses, for a CPU. Every path
 begins with the same networks, and every glimpse learns its own as with `--set path=ring`. The rate is constant. Leaves
@@ -26,16 +26,14 @@ from vgp import loop
 from vgp.data import load
 from vgp.experiments import rows
 from vgp.experiments.parameters import taken_apart
-from vgp.models.attention import PART, ROUND, WIDE, way
+from vgp.models.attention import ROUND, way
 
 
-def turning(glimpses: int, radius: float, part: float, wide: int = 0, turns: float = 1.0, spread: float = 0.0):
-    """Centres across and down, and parts: some windows that see all of the image, then turns around its middle."""
-    left = glimpses - wide
-    angle = 2 * np.pi * turns * (np.arange(left) + 0.5) / left
-    radii = np.linspace(radius - spread, radius + spread, left)
-    around = np.concatenate([np.zeros((2, wide)), radii * np.stack([np.cos(angle), np.sin(angle)])], axis=1)
-    return *around, np.concatenate([np.ones(wide), np.full(left, part)])
+def turning(glimpses: int, radius: float, part: float, turns: float = 1.0, spread: float = 0.0):
+    """Centres across and down, and parts, of windows that turn around the middle of the image."""
+    angle = 2 * np.pi * turns * (np.arange(glimpses) + 0.5) / glimpses
+    radii = np.linspace(radius - spread, radius + spread, glimpses)
+    return radii * np.cos(angle), radii * np.sin(angle), np.full(glimpses, part)
 
 
 PATHS = {
@@ -43,7 +41,7 @@ PATHS = {
     "a ring": lambda t: turning(t, ROUND, 0.4),
     "smaller windows": lambda t: turning(t, ROUND, 0.25),
     "smaller still, farther out": lambda t: turning(t, 0.6, 0.2),
-    "some wide ones first": lambda t: turning(t, ROUND, PART, wide=max(1, t // WIDE)),  # the ring of the rows
+    "some wide ones first": None,  # the ring of the rows
     "two turns outwards": lambda t: turning(t, ROUND, 0.25, turns=2, spread=0.15),
 }
 
@@ -52,9 +50,10 @@ def begun(row: rows.Row, images, seed: int, path: str) -> tuple[loop.State, np.n
     """A row at its start, with its windows on a path."""
     progress, together, step = ablation.made(row, images, seed)
     learner: Any = together(progress.state.params[0])
-    sizes = learner.encoder.size, learner.model.size
-    raw = [jnp.asarray(way(size, images.shape, *PATHS[path](row.glimpses)), jnp.float32) for size in sizes]
-    learner = eqx.tree_at(lambda both: (both.encoder.path, both.model.path), learner, tuple(raw))
+    if (places := PATHS[path]) is not None:
+        sizes = learner.encoder.size, learner.model.size
+        raw = [jnp.asarray(way(size, images.shape, *places(row.glimpses)), jnp.float32) for size in sizes]
+        learner = eqx.tree_at(lambda both: (both.encoder.path, both.model.path), learner, tuple(raw))
     return eqx.tree_at(lambda s: s.params, progress.state, taken_apart(learner)[0][None]), progress.history, step
 
 
@@ -63,10 +62,12 @@ def main() -> None:
     parser.add_argument("name")
     parser.add_argument("seeds", nargs="*", type=int, default=[0], metavar="SEED")
     parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--paths", type=lambda told: told.split(","), default=[*PATHS])
+    parser.add_argument("--paths", type=lambda told: told.split(";"), default=[*PATHS])
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--quick", action="store_true", help="a few images, and no record")
     options = parser.parse_args()
+    if unknown := [path for path in options.paths if path not in PATHS]:
+        parser.error(f"paths are {'; '.join(PATHS)}: got {'; '.join(unknown)}")
     rows.ARCHITECTURES["small-draw", 1] = ((40,), ((96,),))
     row, small = rows.find("draw-sketch"), {"architecture": "small-draw", "glimpses": 24, "unroll": 4}
     if options.small or options.quick:

@@ -26,8 +26,9 @@ def rounds() -> str:
     paired = {r["epochs"]: r for r in record("paired-sketch-ring")["figures"] if r["images"] == "test"}
     rows = []
     for epochs, apart, seeds, plain, vgp, *leads in _branches("ring"):
-        assert apart == epochs
-        if seeds == 1:
+        if apart < epochs:
+            continue
+        if seeds == 1:  # else the error is that over seeds
             leads[0] += f" ± {paired[epochs]['stderr']:.2f}"
         theirs = [printed[row, epochs] for row in ("draw-sketch", "draw-sketch-vgp")]
         rows.append([epochs, *theirs, seeds, plain, vgp, *leads])
